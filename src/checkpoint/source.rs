@@ -1,0 +1,4 @@
+//! To be written.
+
+/// Where a model's files are.
+pub enum Source {}

@@ -1,0 +1,6 @@
+//! Shows where a language model is guessing.
+
+pub mod checkpoint;
+pub mod model;
+pub mod record;
+pub mod text;

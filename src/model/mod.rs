@@ -1,0 +1,70 @@
+//! The language model as the rest of the program sees it: token ids in, logits out, memory outside.
+//!
+//! A model's weights never change; what it remembers of one sequence is a *row*, a value of its own
+//! that can be extended, stepped together with others and forked by `clone`. The module knows nothing of
+//! text, sampling or files: weights come through [`TensorSource`].
+
+pub mod attention;
+pub mod config;
+pub mod decoder;
+pub mod gated_delta;
+pub mod layers;
+pub mod rope;
+pub mod row;
+
+use anyhow::Result;
+use candle_core::Tensor;
+
+/// Raw scores of the next token, one for every row of the output layer, in id order.
+pub type Logits = Vec<f32>;
+
+/// A next-token predictor whose memory of a sequence is a value outside the weights.
+pub trait LanguageModel {
+    /// What the model remembers of one sequence. `clone` forks it: extending one copy never changes the other.
+    type Row: Clone;
+
+    /// Returns the number of rows of the output layer.
+    fn vocab_size(&self) -> usize;
+
+    /// Returns how many tokens a row may hold, prompt and reply together.
+    fn max_positions(&self) -> usize;
+
+    /// Returns a row that has seen nothing.
+    fn start(&self) -> Self::Row;
+
+    /// Feeds `tokens` (at least one) to one row and returns the logits after the last of them.
+    ///
+    /// # Errors
+    /// When the tokens are none, outside the vocabulary or more than the row has room for, or the computation fails.
+    fn extend(&self, row: &mut Self::Row, tokens: &[u32]) -> Result<Logits>;
+
+    /// Feeds one token to each of many rows, of any lengths, as one batch; the logits come in the order of the rows.
+    ///
+    /// # Errors
+    /// As [`extend`](Self::extend), or when `rows` and `tokens` differ in length.
+    fn step(&self, rows: &mut [Self::Row], tokens: &[u32]) -> Result<Vec<Logits>>;
+
+    /// Feeds `tokens` to one row and hands `each` the index of every token with the logits after it, in turn.
+    ///
+    /// # Errors
+    /// As [`extend`](Self::extend), or what `each` returns.
+    fn score(
+        &self,
+        row: &mut Self::Row,
+        tokens: &[u32],
+        each: &mut dyn FnMut(usize, Logits) -> Result<()>,
+    ) -> Result<()>;
+}
+
+/// Where a decoder takes its weights from: tensors under the names of a Hugging Face checkpoint without any prefix
+/// (`embed_tokens.weight`, `layers.0.self_attn.q_proj.weight`, `norm.weight`, `lm_head.weight`), in its conventions.
+pub trait TensorSource {
+    /// Returns whether the checkpoint holds a tensor of this name.
+    fn contains(&self, name: &str) -> bool;
+
+    /// Returns the tensor as f32 on the CPU, exact where the stored type is narrower.
+    ///
+    /// # Errors
+    /// When it is missing, has another shape than `shape`, or is stored in a type that cannot be read.
+    fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor>;
+}

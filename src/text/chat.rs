@@ -1,0 +1,4 @@
+//! To be written.
+
+/// A chat template.
+pub struct ChatTemplate;

@@ -1,0 +1,5 @@
+//! Text in and out: chat template to prompt, text to ids, ids to bytes, tokens made visible.
+
+pub mod chat;
+pub mod display;
+pub mod tokenizer;

@@ -1,0 +1,4 @@
+//! To be written.
+
+/// A tokenizer.
+pub struct TextTokenizer;
