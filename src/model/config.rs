@@ -202,10 +202,9 @@ impl DecoderConfig {
             self.head_dim
         );
         if self.layer_types.contains(&LayerKind::LinearAttention) {
-            let delta = self
-                .gated_delta
-                .as_ref()
-                .context("layer_types has `linear_attention`, but the linear_* sizes are missing")?;
+            let delta = self.gated_delta.as_ref().context(
+                "layer_types has `linear_attention`, but the linear_* sizes are missing",
+            )?;
             ensure!(
                 delta.linear_num_key_heads > 0
                     && delta
@@ -240,7 +239,9 @@ impl Keys<'_> {
     }
 
     fn text(&self, key: &str) -> Result<String> {
-        let value = self.find(key).with_context(|| format!("`{key}` is missing"))?;
+        let value = self
+            .find(key)
+            .with_context(|| format!("`{key}` is missing"))?;
         Ok(value
             .as_str()
             .with_context(|| format!("`{key}` is {value} (expected a string)"))?
@@ -317,7 +318,10 @@ impl Keys<'_> {
                 return Ok(vec![LayerKind::FullAttention; num_hidden_layers]);
             }
             let interval = self.optional("full_attention_interval")?.unwrap_or(4);
-            ensure!(interval > 0, "full_attention_interval is 0 (expected at least 1)");
+            ensure!(
+                interval > 0,
+                "full_attention_interval is 0 (expected at least 1)"
+            );
             let kind = |layer: usize| match (layer + 1).is_multiple_of(interval) {
                 true => LayerKind::FullAttention,
                 false => LayerKind::LinearAttention,
@@ -357,8 +361,16 @@ impl Keys<'_> {
             .iter()
             .find_map(|key| self.find(key))
             .and_then(Value::as_object);
-        let inner = |key: &str| parameters.and_then(|map| map.get(key)).filter(|v| !v.is_null());
-        let either = |key: &str| inner(key).or_else(|| self.find(key)).and_then(Value::as_f64);
+        let inner = |key: &str| {
+            parameters
+                .and_then(|map| map.get(key))
+                .filter(|v| !v.is_null())
+        };
+        let either = |key: &str| {
+            inner(key)
+                .or_else(|| self.find(key))
+                .and_then(Value::as_f64)
+        };
         let needed = |key: &str| either(key).with_context(|| format!("rope: `{key}` is missing"));
         let rope_type = inner("rope_type")
             .or_else(|| inner("type"))

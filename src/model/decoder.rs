@@ -1,1 +1,331 @@
-//! To be written.
+//! The one decoder of all families: embedding, layers of (norm, mixer, norm, SwiGLU), norm, head.
+//!
+//! A family is a [`DecoderConfig`]; the forward pass is written once, for any number of rows with any number of new tokens
+//! each. [`Decoder::hidden`] gives hidden states, [`Decoder::logits`] applies the head: two steps, since only some
+//! positions need the second.
+
+use anyhow::{Context, Result, ensure};
+use candle_core::{DType, Device, Module, Tensor};
+
+use super::attention::Attention;
+use super::config::{DecoderConfig, LayerKind};
+use super::gated_delta::{DeltaState, GatedDeltaNet};
+use super::layers::{Linear, Loader, Mlp, RmsNorm};
+use super::rope::Rope;
+use super::row::{LayerState, Row};
+use super::{LanguageModel, Logits, TensorSource};
+
+/// Tokens of a row that go through the layers at once: bounds the scores of attention (tokens × length) in a long prompt.
+const PREFILL_PIECE: usize = 256;
+
+/// Positions that the head sees at once when every position is asked for: bounds the logits in memory.
+const HEAD_PIECE: usize = 32;
+
+/// A decoder with its weights.
+#[derive(Debug, Clone)]
+pub struct Decoder {
+    embed_tokens: Tensor,
+    layers: Vec<DecoderLayer>,
+    norm: RmsNorm,
+    lm_head: Linear,
+    rope: Rope,
+    empty: Row,
+    config: DecoderConfig,
+    device: Device,
+}
+
+#[derive(Debug, Clone)]
+struct DecoderLayer {
+    input_layernorm: RmsNorm,
+    mixer: Mixer,
+    post_attention_layernorm: RmsNorm,
+    mlp: Mlp,
+}
+
+#[derive(Debug, Clone)]
+enum Mixer {
+    SelfAttn(Attention),
+    LinearAttn(GatedDeltaNet),
+}
+
+impl Decoder {
+    /// Loads every weight that `config` asks for to `device` in `dtype`; `progress` is called after each layer.
+    ///
+    /// # Errors
+    /// Names the tensor that is missing or has another shape than the config says.
+    pub fn load(
+        config: &DecoderConfig,
+        source: &dyn TensorSource,
+        device: &Device,
+        dtype: DType,
+        progress: &dyn Fn(),
+    ) -> Result<Self> {
+        let loader = Loader {
+            source,
+            device,
+            dtype,
+            zero_centred_norm: config.zero_centred_norm,
+            rms_norm_eps: config.rms_norm_eps,
+        };
+        let embedding = [config.vocab_size, config.hidden_size];
+        let embed_tokens = loader.tensor("embed_tokens.weight", &embedding)?;
+        let is_tied = match config.tie_word_embeddings {
+            Some(tied) => tied,
+            None => !source.contains("lm_head.weight"),
+        };
+        let lm_head = match is_tied {
+            true => Linear::tied(embed_tokens.clone()),
+            false => loader.linear("lm_head", embedding, false)?,
+        };
+        let mut layers = Vec::with_capacity(config.layer_types.len());
+        for (index, &kind) in config.layer_types.iter().enumerate() {
+            layers.push(DecoderLayer::load(&loader, index, kind, config)?);
+            progress();
+        }
+        Ok(Self {
+            embed_tokens,
+            layers,
+            norm: loader.norm("norm", config.hidden_size)?,
+            lm_head,
+            rope: Rope::new(&config.rope)?,
+            empty: empty_row(config, device, dtype)?,
+            config: config.clone(),
+            device: device.clone(),
+        })
+    }
+
+    /// Feeds `tokens` to several rows, `lengths[i]` of them to `rows[i]`, and returns the hidden states after the final
+    /// norm, `[tokens, hidden]`. `observe` sees the embeddings (0) and the states after each layer (1, 2, …) on the way.
+    ///
+    /// # Errors
+    /// When a token is outside the vocabulary, a row has no room, or the computation fails; rows are then undefined.
+    pub fn hidden(
+        &self,
+        rows: &mut [Row],
+        lengths: &[usize],
+        tokens: &[u32],
+        observe: &mut dyn FnMut(usize, &Tensor),
+    ) -> Result<Tensor> {
+        self.check(rows, lengths, tokens)?;
+        let positions: Vec<usize> = rows
+            .iter()
+            .zip(lengths)
+            .flat_map(|(row, &length)| row.len..row.len + length)
+            .collect();
+        let angles = self.rope.angles(&positions, &self.device)?;
+        let ids = Tensor::new(tokens, &self.device)?;
+        let mut xs = self.embed_tokens.index_select(&ids, 0)?;
+        observe(0, &xs);
+        for (index, layer) in self.layers.iter().enumerate() {
+            let normed = layer.input_layernorm.forward(&xs)?;
+            let mixed = match &layer.mixer {
+                Mixer::SelfAttn(attention) => {
+                    let mut caches: Vec<_> = rows
+                        .iter_mut()
+                        .filter_map(|row| match &mut row.layers[index] {
+                            LayerState::Attention(cache) => Some(cache),
+                            LayerState::GatedDelta { .. } => None,
+                        })
+                        .collect();
+                    attention.forward(&normed, lengths, &angles, &mut caches)?
+                }
+                Mixer::LinearAttn(delta_net) => {
+                    let mut states: Vec<_> = rows
+                        .iter_mut()
+                        .filter_map(|row| match &mut row.layers[index] {
+                            LayerState::GatedDelta { conv, recurrent } => {
+                                Some(DeltaState { conv, recurrent })
+                            }
+                            LayerState::Attention(_) => None,
+                        })
+                        .collect();
+                    delta_net.forward(&normed, lengths, &mut states)?
+                }
+            };
+            xs = (xs + mixed)?;
+            let normed = layer.post_attention_layernorm.forward(&xs)?;
+            xs = (&xs + layer.mlp.forward(&normed)?)?;
+            observe(index + 1, &xs);
+        }
+        for (row, length) in rows.iter_mut().zip(lengths) {
+            row.len += length;
+        }
+        Ok(self.norm.forward(&xs)?)
+    }
+
+    /// Applies the head to hidden states `[positions, hidden]`; the logits are f32.
+    ///
+    /// # Errors
+    /// When the computation fails.
+    pub fn logits(&self, hidden: &Tensor) -> Result<Vec<Logits>> {
+        let logits = self.lm_head.forward(hidden)?.to_dtype(DType::F32)?;
+        Ok(logits.to_vec2()?)
+    }
+
+    /// Feeds `tokens` to one row in pieces and hands `each` the offset and the hidden states of every piece.
+    fn pieces(
+        &self,
+        row: &mut Row,
+        tokens: &[u32],
+        each: &mut dyn FnMut(usize, &Tensor) -> Result<()>,
+    ) -> Result<()> {
+        ensure!(
+            !tokens.is_empty(),
+            "there is no token to feed (expected at least one)"
+        );
+        let room = self.max_positions().saturating_sub(row.len);
+        ensure!(
+            tokens.len() <= room,
+            "{} tokens do not fit (the model takes {} and has seen {})",
+            tokens.len(),
+            self.max_positions(),
+            row.len
+        );
+        for (index, piece) in tokens.chunks(PREFILL_PIECE).enumerate() {
+            let rows = std::slice::from_mut(row);
+            let hidden = self.hidden(rows, &[piece.len()], piece, &mut |_, _| ())?;
+            each(index * PREFILL_PIECE, &hidden)?;
+        }
+        Ok(())
+    }
+
+    fn check(&self, rows: &[Row], lengths: &[usize], tokens: &[u32]) -> Result<()> {
+        ensure!(
+            rows.len() == lengths.len() && lengths.iter().sum::<usize>() == tokens.len(),
+            "{} tokens were given for {} rows with {} lengths",
+            tokens.len(),
+            rows.len(),
+            lengths.len()
+        );
+        if let Some(id) = tokens
+            .iter()
+            .find(|&&id| id as usize >= self.config.vocab_size)
+        {
+            anyhow::bail!(
+                "token id {id} is outside the vocabulary (expected 0 to {})",
+                self.config.vocab_size - 1
+            );
+        }
+        for (row, length) in rows.iter().zip(lengths) {
+            ensure!(
+                row.len + length <= self.max_positions(),
+                "a row of {} tokens has no room for {length} more (the model takes {})",
+                row.len,
+                self.max_positions()
+            );
+        }
+        Ok(())
+    }
+}
+
+impl DecoderLayer {
+    fn load(
+        loader: &Loader,
+        index: usize,
+        kind: LayerKind,
+        config: &DecoderConfig,
+    ) -> Result<Self> {
+        let name = format!("layers.{index}");
+        let (hidden, intermediate) = (config.hidden_size, config.intermediate_size);
+        let mixer = match (kind, &config.gated_delta) {
+            (LayerKind::FullAttention, _) => Mixer::SelfAttn(Attention::load(
+                loader,
+                &format!("{name}.self_attn"),
+                config,
+            )?),
+            (LayerKind::LinearAttention, sizes) => {
+                let sizes = sizes.as_ref().context("the linear_* sizes are missing")?;
+                let name = format!("{name}.linear_attn");
+                Mixer::LinearAttn(GatedDeltaNet::load(loader, &name, config, sizes)?)
+            }
+        };
+        Ok(Self {
+            input_layernorm: loader.norm(&format!("{name}.input_layernorm"), hidden)?,
+            mixer,
+            post_attention_layernorm: loader
+                .norm(&format!("{name}.post_attention_layernorm"), hidden)?,
+            mlp: Mlp::load(
+                loader,
+                &format!("{name}.mlp"),
+                [hidden, intermediate],
+                config.mlp_bias,
+            )?,
+        })
+    }
+}
+
+/// A row that has seen nothing: no keys, and zeros before the first token in the delta nets.
+fn empty_row(config: &DecoderConfig, device: &Device, dtype: DType) -> Result<Row> {
+    let state = |kind: &LayerKind| match (kind, &config.gated_delta) {
+        (LayerKind::LinearAttention, Some(sizes)) => {
+            let conv = (sizes.linear_conv_kernel_dim - 1, sizes.conv_dim());
+            let (heads, key_dim) = (sizes.linear_num_value_heads, sizes.linear_key_head_dim);
+            let recurrent = (heads, key_dim, sizes.linear_value_head_dim);
+            Ok(LayerState::GatedDelta {
+                conv: Tensor::zeros(conv, dtype, device)?,
+                recurrent: Tensor::zeros(recurrent, DType::F32, device)?,
+            })
+        }
+        _ => Ok(LayerState::Attention(None)),
+    };
+    Ok(Row {
+        len: 0,
+        layers: config
+            .layer_types
+            .iter()
+            .map(state)
+            .collect::<Result<_>>()?,
+    })
+}
+
+impl LanguageModel for Decoder {
+    type Row = Row;
+
+    fn vocab_size(&self) -> usize {
+        self.config.vocab_size
+    }
+
+    fn max_positions(&self) -> usize {
+        self.config.max_positions()
+    }
+
+    fn start(&self) -> Row {
+        self.empty.clone()
+    }
+
+    fn extend(&self, row: &mut Row, tokens: &[u32]) -> Result<Logits> {
+        let mut last = None;
+        self.pieces(row, tokens, &mut |_, hidden| {
+            last = Some(hidden.narrow(0, hidden.dim(0)? - 1, 1)?);
+            Ok(())
+        })?;
+        let hidden = last.context("a prefill ends with a piece")?;
+        self.logits(&hidden)?
+            .pop()
+            .context("one position has one row of logits")
+    }
+
+    fn step(&self, rows: &mut [Row], tokens: &[u32]) -> Result<Vec<Logits>> {
+        let lengths = vec![1; rows.len()];
+        let hidden = self.hidden(rows, &lengths, tokens, &mut |_, _| ())?;
+        self.logits(&hidden)
+    }
+
+    fn score(
+        &self,
+        row: &mut Row,
+        tokens: &[u32],
+        each: &mut dyn FnMut(usize, Logits) -> Result<()>,
+    ) -> Result<()> {
+        self.pieces(row, tokens, &mut |offset, hidden| {
+            let positions = hidden.dim(0)?;
+            for start in (0..positions).step_by(HEAD_PIECE) {
+                let slice = hidden.narrow(0, start, HEAD_PIECE.min(positions - start))?;
+                for (index, logits) in self.logits(&slice)?.into_iter().enumerate() {
+                    each(offset + start + index, logits)?;
+                }
+            }
+            Ok(())
+        })
+    }
+}
