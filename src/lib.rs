@@ -1,6 +1,8 @@
 //! Shows where a language model is guessing.
-
-pub mod checkpoint;
+pub mod cli;
+pub mod distribution;
+pub mod explore;
 pub mod model;
 pub mod record;
-pub mod text;
+pub mod sampler;
+pub mod setting;
