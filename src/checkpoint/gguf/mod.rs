@@ -1,8 +1,8 @@
 //! A model in one GGUF file, as llama.cpp's converter writes it, read as if it were the Hugging Face folder it came from.
 //!
-//! [`GgufFile`] gives the configuration and the template; [`GgufWeights`] gives the tensors under Hugging
+//! [`GgufFile`] gives the configuration, the tokenizer and the template; [`GgufWeights`] gives the tensors under Hugging
 //! Face's names, dequantised to f32, with what the converter changed undone. Every number of the file is checked before it
-//! is used. Refused by name: other architectures, mixtures of experts, scaled rotary embeddings,
+//! is used. Refused by name: other architectures, mixtures of experts, scaled rotary embeddings, SentencePiece tokenizers,
 //! storage types that candle cannot read, split files. A file that is shortened while it is mapped ends the program.
 
 mod config;
@@ -13,6 +13,7 @@ mod reader;
 #[cfg(test)]
 mod sample;
 mod tensors;
+mod tokenizer;
 mod types;
 mod values;
 
@@ -20,6 +21,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use memmap2::Mmap;
+use tokenizers::Tokenizer;
 
 pub use self::tensors::GgufWeights;
 
@@ -67,6 +69,14 @@ impl GgufFile {
         config::read(self).with_context(|| self.path.display().to_string())
     }
 
+    /// Returns the tokenizer, as the model's `tokenizer.json` would give it.
+    ///
+    /// # Errors
+    /// When the file has none, or one that cannot be rebuilt exactly.
+    pub fn tokenizer(&self) -> Result<Tokenizer> {
+        tokenizer::build(self).with_context(|| self.path.display().to_string())
+    }
+
     /// Returns the tensors of the model that `config` (this file's own) describes.
     pub fn into_weights(self, config: DecoderConfig) -> GgufWeights {
         GgufWeights::new(self, config)
@@ -80,6 +90,24 @@ impl GgufFile {
     /// Returns the chat template; templates for special purposes (`tokenizer.chat_template.NAME`) are not looked at.
     pub fn chat_template(&self) -> Option<&str> {
         self.header.text("tokenizer.chat_template").ok().flatten()
+    }
+
+    /// Returns the ids that end a reply, ascending: end of text, of a turn, of a message.
+    pub fn stop_ids(&self) -> Vec<u32> {
+        let mut ids: Vec<u32> = ["eos", "eot", "eom"]
+            .iter()
+            .filter_map(|name| tokenizer::special_id(self, name))
+            .collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+
+    /// Returns the text of a token that chat templates know by name: `bos_token` or `eos_token`.
+    pub fn special_token(&self, name: &str) -> Option<String> {
+        let id = tokenizer::special_id(self, name.strip_suffix("_token")?)?;
+        let tokens = tokenizer::tokens(self).ok()?;
+        Some((*tokens.get(id as usize)?).to_owned())
     }
 
     /// Returns the storage type that holds most bytes of the text model, in lower case: `q4_1`.
@@ -122,11 +150,21 @@ mod tests {
         let file = fixture("qwen35");
         assert_eq!(file.name(), Some("Tiny qwen35"));
         assert_eq!(file.weights_dtype(), "f32");
+        assert_eq!(file.stop_ids(), [297]);
+        assert_eq!(
+            file.special_token("eos_token").as_deref(),
+            Some("<|im_end|>")
+        );
+        assert_eq!(file.special_token("bos_token"), None);
         assert!(
             file.chat_template()
                 .is_some_and(|text| text.contains("enable_thinking"))
         );
         assert_eq!(fixture("smollm-q8_0").weights_dtype(), "q8_0");
+        assert_eq!(
+            fixture("llama").special_token("bos_token").as_deref(),
+            Some("<|endoftext|>")
+        );
     }
 
     #[test]
@@ -150,6 +188,23 @@ mod tests {
             .filter(|(name, _)| is_drafting(name));
         let drafting: usize = drafting.map(|(_, info)| info.num_elements()).sum();
         assert_eq!(file.f32_bytes(), 4 * (all - drafting) as u64);
+    }
+
+    #[test]
+    fn stop_ids_are_sorted_and_named_once() {
+        let sample = Sample::new()
+            .texts("tokenizer.ggml.tokens", &["a", "b", "c"])
+            .number("tokenizer.ggml.eos_token_id", 2)
+            .number("tokenizer.ggml.eot_token_id", 0)
+            .number("tokenizer.ggml.eom_token_id", 2)
+            .number("tokenizer.ggml.bos_token_id", 3);
+        let file = sample.open().expect("a good file");
+        assert_eq!(file.stop_ids(), [0, 2]);
+        assert_eq!(
+            file.special_token("bos_token"),
+            None,
+            "no token has this id"
+        );
     }
 
     #[test]
@@ -193,7 +248,8 @@ mod tests {
                 let Ok(file) = sample::open(&bytes) else {
                     continue;
                 };
-                let _ = (file.f32_bytes(), file.weights_dtype());
+                let _ = file.tokenizer();
+                let _ = (file.stop_ids(), file.f32_bytes(), file.weights_dtype());
                 if let Ok(config) = file.config() {
                     let weights = file.into_weights(config);
                     let _ = weights.tensor("embed_tokens.weight", &[8, 4]);

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use super::cursor::Cursor;
 
@@ -114,6 +114,28 @@ impl List {
         cursor.take(count.saturating_mul(width))?;
         let at = start..cursor.position();
         Ok(Self { kind, count, at })
+    }
+
+    /// Returns the number of elements.
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Returns the elements of a list of texts; `bytes` is the whole file.
+    ///
+    /// # Errors
+    /// When it is a list of something else, or one is not UTF-8.
+    pub(super) fn texts<'a>(&self, bytes: &'a [u8]) -> Result<Vec<&'a str>> {
+        if self.kind != Kind::Text {
+            bail!("not a list of texts");
+        }
+        let mut cursor = Cursor::new(&bytes[self.at.clone()]);
+        (0..self.count)
+            .map(|index| {
+                let text = cursor.text()?;
+                std::str::from_utf8(text).with_context(|| format!("entry {index} is not UTF-8"))
+            })
+            .collect()
     }
 
     /// Returns the elements of a list of whole numbers or flags (0 and 1); `bytes` is the whole file.
