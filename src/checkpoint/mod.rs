@@ -6,8 +6,11 @@
 pub mod folder;
 pub mod gguf;
 pub mod hub;
+pub mod placeholder;
 pub mod safetensors;
 pub mod source;
+pub mod tokens;
+pub mod weights;
 
 pub use source::Source;
 
