@@ -1,1 +1,3 @@
-//! x
+//! One binary for all integration tests, so that candle links once.
+
+mod checkpoint;
