@@ -1,3 +1,4 @@
 //! One binary for all integration tests, so that candle links once.
 
 mod checkpoint;
+mod hub;
