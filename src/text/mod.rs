@@ -3,4 +3,5 @@
 mod byte_level;
 pub mod chat;
 pub mod display;
+mod jinja;
 pub mod tokenizer;
