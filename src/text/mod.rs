@@ -4,4 +4,5 @@ mod byte_level;
 pub mod chat;
 pub mod display;
 mod jinja;
+pub mod prompt;
 pub mod tokenizer;

@@ -131,8 +131,29 @@ impl TextTokenizer {
         Ok(encoding.map_err(failed)?.get_ids().to_vec())
     }
 
+    /// Returns the ids of a text whose added tokens are found before `restore` is applied to what lies between them.
+    /// Without anything to restore, the ids are those of [`Reading::Template`].
+    pub(super) fn encode_restored(
+        &self,
+        text: &str,
+        restore: impl Fn(&str) -> String,
+    ) -> Result<Vec<u32>> {
+        let mut ids = Vec::new();
+        for (range, added) in self.split_at_added(text) {
+            match added {
+                Some(id) => ids.push(id),
+                None => {
+                    let piece = restore(&text[range]);
+                    self.check_bytes(&piece)?;
+                    ids.extend(self.encode_base(&piece).map_err(failed)?.get_ids());
+                }
+            }
+        }
+        Ok(ids)
+    }
+
     /// Returns the pieces of a text in order, with the id of those that the tokenizer takes for added tokens.
-    fn split_at_added(&self, text: &str) -> Vec<(Range<usize>, Option<u32>)> {
+    pub(super) fn split_at_added(&self, text: &str) -> Vec<(Range<usize>, Option<u32>)> {
         let split = self
             .tokenizer
             .get_added_vocabulary()
@@ -155,6 +176,15 @@ impl TextTokenizer {
             pieces.push((end..text.len(), None));
         }
         pieces
+    }
+
+    /// Returns the contents of all added tokens, in no order.
+    pub(super) fn added_contents(&self) -> impl Iterator<Item = &str> {
+        self.tokenizer
+            .get_added_vocabulary()
+            .get_vocab()
+            .keys()
+            .map(String::as_str)
     }
 
     /// Returns what there is to know of an id; any number is allowed.
@@ -559,6 +589,27 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn added_tokens_that_claim_the_same_spaces_are_found_as_the_library_finds_them() {
+        let token = |id: u32, content: &str| {
+            json!({
+                "id": id, "content": content, "single_word": false, "lstrip": true, "rstrip": true,
+                "normalized": false, "special": true
+            })
+        };
+        let tokens = json!([token(296, "<a>"), token(297, "  "), token(298, "<b>")]);
+        let tokenizer = tiny_with("/added_tokens", tokens).expect("opens");
+        for text in ["x <a>    <b> x", "<a>  <b>", "  <a>  ", "x  <b>   <a>\n\nx"] {
+            assert_eq!(
+                tokenizer
+                    .encode_restored(text, str::to_owned)
+                    .expect("encodes"),
+                tokenizer.encode(text, Reading::Template).expect("encodes"),
+                "{text:?}"
+            );
+        }
+    }
+
+    #[test]
     fn no_text_is_cut_or_padded_whatever_the_file_asks_for() {
         let mut tokenizer = fixture_json("qwen35/tokenizer.json");
         tokenizer["truncation"] =
@@ -612,6 +663,8 @@ pub(super) mod tests {
             [298]
         );
         assert!(refusal("<think>", Reading::Plain).contains("U+003C"));
+        let restored = tokenizer.encode_restored("<think>x", |text| text.replace('x', "<"));
+        assert!(restored.is_err());
     }
 
     #[test]
@@ -718,6 +771,14 @@ pub(super) mod tests {
             let reply = TINY.detokenize(&ids);
             prop_assert!(reply.incomplete_bytes.len() < 4);
             prop_assert!(ids.iter().all(|id| !TINY.token(*id).text.is_empty()));
+        }
+
+        #[test]
+        fn restoring_nothing_is_reading_the_template(text in "(<think>|</think>|<\\|im_end\\|>|é|[ \\na-c<|>]|\\PC){0,20}") {
+            for tokenizer in [&*TINY, &*REAL] {
+                let restored = tokenizer.encode_restored(&text, str::to_owned).expect("encodes");
+                prop_assert_eq!(restored, tokenizer.encode(&text, Reading::Template).expect("encodes"));
+            }
         }
     }
 }
