@@ -125,15 +125,13 @@ impl Summary {
     }
 }
 
-/// How far an exploration is.
+/// How far an exploration is; a run that has ended counts as if it had gone on to the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// Runs that have ended.
-    pub finished_runs: usize,
-    /// All runs.
-    pub num_runs: usize,
     /// Tokens generated so far, in all runs.
-    pub tokens: usize,
+    pub done: usize,
+    /// Tokens that all runs have at most.
+    pub total: usize,
 }
 
 /// Explores one prompt. `watch` is called after every step and ends the exploration by breaking; then there is no result.
@@ -301,10 +299,17 @@ impl<'a> Grove<'a> {
     }
 
     fn progress(&self) -> Progress {
+        let most = self.plan.max_new_tokens;
+        let done = |run: &LiveRun| {
+            if run.is_finished {
+                most
+            } else {
+                run.trace.steps.len()
+            }
+        };
         Progress {
-            finished_runs: self.runs.iter().filter(|run| run.is_finished).count(),
-            num_runs: self.runs.len(),
-            tokens: self.runs.iter().map(|run| run.trace.steps.len()).sum(),
+            done: self.runs.iter().map(done).sum(),
+            total: self.runs.len() * most,
         }
     }
 
@@ -622,7 +627,7 @@ mod tests {
             &Scripted::new(),
             &[1],
             &plan()?,
-            &mut |progress| match progress.tokens > 20 {
+            &mut |progress| match progress.done > 20 {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
             },

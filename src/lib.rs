@@ -1,8 +1,31 @@
-//! Shows where a language model is guessing.
+//! `logprobs` shows where a language model is guessing.
+//!
+//! ```text
+//! prompt → chat template → token ids → model → logits → Distribution → coin → token → Step → Record → terminal | JSON
+//! ```
+//!
+//! Three zones. The *edge* does I/O and speaks `anyhow`: [`cli`], [`run`], [`checkpoint`], [`prompts`], [`output`],
+//! [`device`], [`progress`], [`interrupt`]. The *tensor zone* is [`model`]. The *core* is numbers and strings, without files,
+//! clock or printing: [`setting`], [`distribution`], [`sampler`], [`explore`], [`transcript`], [`record`], [`analysis`],
+//! [`report`], [`text`]. Imports point downwards only.
+//!
+//! The library serves the program of the same name; its interface may change with any version.
+
+pub mod analysis;
+pub mod checkpoint;
 pub mod cli;
+pub mod device;
 pub mod distribution;
 pub mod explore;
+pub mod interrupt;
 pub mod model;
+pub mod output;
+pub mod progress;
+pub mod prompts;
 pub mod record;
+pub mod report;
+pub mod run;
 pub mod sampler;
 pub mod setting;
+pub mod text;
+pub mod transcript;

@@ -14,10 +14,29 @@ pub mod weights;
 
 pub use source::Source;
 
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+
 use crate::model::TensorSource;
 use crate::model::config::DecoderConfig;
 use crate::text::chat::ChatTemplate;
 use crate::text::tokenizer::TextTokenizer;
+use folder::Folder;
+use gguf::GgufFile;
+use hub::HubOptions;
+use safetensors::SafetensorsFiles;
+
+/// Tokens that end a reply by their name alone: a GGUF file holds one end id where the model's own files name several
+/// (Qwen3.5: `<|im_end|>`, but not `<|endoftext|>`). llama.cpp goes by names too.
+const GGUF_STOP_TOKENS: [&str; 5] = [
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end_of_text|>",
+];
 
 /// A model's files, opened and checked; weights are read when they are asked for.
 pub struct Checkpoint {
@@ -41,4 +60,117 @@ pub struct Checkpoint {
     pub weights: Box<dyn TensorSource + Send + Sync>,
     /// What the user should know about these files, a sentence each.
     pub notes: Vec<String>,
+}
+
+impl Checkpoint {
+    /// Opens a model, fetching its files first where they are on the hub.
+    ///
+    /// # Errors
+    /// Names the file or key that is missing, damaged or not supported, and what to do.
+    pub fn open(source: &Source, options: &HubOptions) -> Result<Self> {
+        let checkpoint = match source {
+            Source::Folder(path) => Self::from_folder(path, name_of(path))?,
+            Source::Gguf(path) => Self::from_gguf(path)?,
+            Source::Hub { id, revision } => {
+                let snapshot = hub::fetch(id, revision.as_deref(), options)?;
+                let checkpoint = Self::from_folder(&snapshot.folder, id.clone())?;
+                Self {
+                    revision: snapshot.revision,
+                    ..checkpoint
+                }
+            }
+        };
+        checkpoint.checked()
+    }
+
+    fn from_folder(path: &Path, id: String) -> Result<Self> {
+        let folder = Folder::open(path)?;
+        let config = DecoderConfig::from_hf(&folder.config)
+            .with_context(|| path.join("config.json").display().to_string())?;
+        let tokenizer =
+            TextTokenizer::from_json(&folder.tokenizer_json, folder.tokenizer_config.as_ref())
+                .with_context(|| path.display().to_string())?;
+        let template = folder
+            .chat_template()?
+            .map(|(source, text)| ChatTemplate::new(source, &text, folder.special_tokens()))
+            .transpose()?;
+        let weights = SafetensorsFiles::open(&folder.weight_files, folder.weight_map.as_ref())?;
+        let mut notes = Vec::new();
+        if config.tie_word_embeddings == Some(true) && weights.contains("lm_head.weight") {
+            notes.push("config.json ties the head to the embedding: the checkpoint's own lm_head.weight is not used".into());
+        }
+        Ok(Self {
+            id,
+            revision: None,
+            weights_dtype: weights.weights_dtype(),
+            f32_bytes: weights.f32_bytes(),
+            stop_ids: folder.stop_ids(&|name| tokenizer.id_of(name)),
+            tokenizer,
+            template,
+            config,
+            weights: Box::new(weights),
+            notes,
+        })
+    }
+
+    fn from_gguf(path: &Path) -> Result<Self> {
+        let file = GgufFile::open(path)?;
+        let config = file.config()?;
+        let special = ["bos_token", "eos_token"].into_iter();
+        let special_tokens = special
+            .filter_map(|name| Some((name, file.special_token(name)?)))
+            .collect();
+        let template = file
+            .chat_template()
+            .map(|text| {
+                ChatTemplate::new("tokenizer.chat_template".to_owned(), text, special_tokens)
+            })
+            .transpose()
+            .with_context(|| path.display().to_string())?;
+        let tokenizer = TextTokenizer::new(file.tokenizer()?)?;
+        let named = GGUF_STOP_TOKENS
+            .iter()
+            .filter_map(|name| tokenizer.id_of(name));
+        let stop_ids: BTreeSet<u32> = file.stop_ids().into_iter().chain(named).collect();
+        Ok(Self {
+            id: name_of(path),
+            revision: None,
+            weights_dtype: file.weights_dtype(),
+            f32_bytes: file.f32_bytes(),
+            tokenizer,
+            stop_ids: stop_ids.into_iter().collect(),
+            template,
+            weights: Box::new(file.into_weights(config.clone())),
+            config,
+            notes: Vec::new(),
+        })
+    }
+
+    /// Checks what only shows when all parts are there.
+    fn checked(mut self) -> Result<Self> {
+        let vocab_size = self.config.vocab_size;
+        ensure!(
+            self.config.tie_word_embeddings != Some(false)
+                || self.weights.contains("lm_head.weight"),
+            "{}: lm_head.weight is missing, and the config says that the head is not tied to the embedding (the files are not complete)",
+            self.id
+        );
+        self.stop_ids.retain(|&id| (id as usize) < vocab_size);
+        if self.stop_ids.is_empty() {
+            self.notes.push("no file of the model names a token that ends a reply: every reply runs to the limit".into());
+        }
+        Ok(self)
+    }
+}
+
+/// The last part of a path, as the record names the model: never the whole path.
+fn name_of(path: &Path) -> String {
+    let name = |path: &Path| {
+        path.file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+    };
+    let resolved = || path.canonicalize().ok().and_then(|path| name(&path));
+    name(path)
+        .or_else(resolved)
+        .unwrap_or_else(|| "model".to_owned())
 }

@@ -1,0 +1,191 @@
+//! What computes: the CPU, or a GPU that the program was built for; its precision, its threads and its memory.
+
+use anyhow::{Context, Result, bail, ensure};
+use candle_core::{DType, Device};
+
+use crate::cli::{DeviceChoice, DtypeChoice};
+
+/// Memory that a run needs beside the weights: activations, rows, the record.
+const BESIDE_WEIGHTS: u64 = 256 << 20;
+
+/// What computes a forward pass, and in what.
+#[derive(Debug, Clone)]
+pub struct Compute {
+    /// Where tensors live.
+    pub device: Device,
+    /// What matrices are multiplied in.
+    pub dtype: DType,
+    /// `cpu`, `cuda` or `metal`.
+    pub device_name: &'static str,
+}
+
+impl Compute {
+    /// Chooses device and type.
+    ///
+    /// # Errors
+    /// When the device is not compiled in or not there, or does not compute in the type.
+    pub fn choose(device: DeviceChoice, dtype: DtypeChoice) -> Result<Self> {
+        let (device, device_name) = match device {
+            DeviceChoice::Cpu => (Device::Cpu, "cpu"),
+            DeviceChoice::Cuda => (cuda()?, "cuda"),
+            DeviceChoice::Metal => (metal()?, "metal"),
+            DeviceChoice::Auto => match (cuda(), metal()) {
+                (Ok(device), _) => (device, "cuda"),
+                (_, Ok(device)) => (device, "metal"),
+                _ => (Device::Cpu, "cpu"),
+            },
+        };
+        let dtype = match (dtype, device_name) {
+            (DtypeChoice::Auto | DtypeChoice::F32, "cpu") => DType::F32,
+            (DtypeChoice::Bf16, "cpu") => {
+                bail!("--dtype bf16 is for GPUs: the CPU computes in f32 (expected auto or f32)")
+            }
+            (DtypeChoice::F16, "cpu") => {
+                bail!("--dtype f16 is for GPUs: the CPU computes in f32 (expected auto or f32)")
+            }
+            (DtypeChoice::Auto | DtypeChoice::Bf16, _) => DType::BF16,
+            (DtypeChoice::F32, _) => DType::F32,
+            (DtypeChoice::F16, _) => DType::F16,
+        };
+        Ok(Self {
+            device,
+            dtype,
+            device_name,
+        })
+    }
+
+    /// Returns the type's name in the record.
+    pub fn dtype_name(&self) -> &'static str {
+        self.dtype.as_str()
+    }
+
+    /// Checks that weights which take `f32_bytes` in f32 fit into memory, before any is read.
+    ///
+    /// # Errors
+    /// Says how much is needed and how much there is.
+    pub fn check_memory(&self, f32_bytes: u64) -> Result<()> {
+        if !self.device.is_cpu() {
+            return Ok(());
+        }
+        let needed = f32_bytes + BESIDE_WEIGHTS;
+        match available_memory() {
+            Some(available) if available < needed => bail!(
+                "the model needs about {} of memory, {} is available (free some, or choose a smaller model)",
+                in_gib(needed),
+                in_gib(available)
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Sets the number of CPU threads of the whole process.
+///
+/// # Errors
+/// When they cannot be started.
+pub fn set_threads(threads: Option<u16>) -> Result<()> {
+    let Some(threads) = threads else {
+        return Ok(());
+    };
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(usize::from(threads));
+    pool.build_global()
+        .with_context(|| format!("{threads} threads cannot be started"))
+}
+
+fn cuda() -> Result<Device> {
+    ensure!(cfg!(feature = "cuda"), NOT_BUILT_FOR_CUDA);
+    Device::new_cuda(0).context("no CUDA device can be used")
+}
+
+fn metal() -> Result<Device> {
+    ensure!(cfg!(feature = "metal"), NOT_BUILT_FOR_METAL);
+    Device::new_metal(0).context("no Metal device can be used")
+}
+
+const NOT_BUILT_FOR_CUDA: &str = "this program was built without CUDA (build it with `cargo build --release --features cuda`, or use --device cpu)";
+const NOT_BUILT_FOR_METAL: &str = "this program was built without Metal (build it with `cargo build --release --features metal`, or use --device cpu)";
+
+/// Bytes that this process may still take: of the machine, its container and its own limit, the least.
+fn available_memory() -> Option<u64> {
+    let mut system = sysinfo::System::new().ok()?;
+    system.refresh_memory();
+    let machine = Some(system.available_memory() + system.free_swap()).filter(|&bytes| bytes > 0);
+    let container = system
+        .cgroup_limits()
+        .map(|limits| limits.free_memory + limits.free_swap);
+    [machine, container, address_space()]
+        .into_iter()
+        .flatten()
+        .min()
+}
+
+/// What `ulimit -v` leaves of the address space.
+#[cfg(target_os = "linux")]
+fn address_space() -> Option<u64> {
+    let limit = limit_of("/proc/self/limits", "Max address space")?;
+    let pages: u64 = std::fs::read_to_string("/proc/self/statm")
+        .ok()?
+        .split(' ')
+        .next()?
+        .parse()
+        .ok()?;
+    Some(limit.saturating_sub(pages * 4096))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn address_space() -> Option<u64> {
+    None
+}
+
+#[cfg(target_os = "linux")]
+fn limit_of(path: &str, name: &str) -> Option<u64> {
+    let limits = std::fs::read_to_string(path).ok()?;
+    let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+fn in_gib(bytes: u64) -> String {
+    format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cpu_computes_in_f32_and_says_so() -> Result<()> {
+        let compute = Compute::choose(DeviceChoice::Cpu, DtypeChoice::Auto)?;
+        assert_eq!((compute.device_name, compute.dtype_name()), ("cpu", "f32"));
+        let error = Compute::choose(DeviceChoice::Cpu, DtypeChoice::Bf16)
+            .expect_err("not on the CPU")
+            .to_string();
+        assert!(error.contains("expected auto or f32"), "{error}");
+        Ok(())
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    #[test]
+    fn a_device_that_is_not_compiled_in_says_how_to_build_it() {
+        let error = Compute::choose(DeviceChoice::Cuda, DtypeChoice::Auto)
+            .expect_err("built without")
+            .to_string();
+        assert!(error.contains("--features cuda"), "{error}");
+    }
+
+    #[test]
+    fn a_model_that_does_not_fit_is_refused_with_both_numbers() -> Result<()> {
+        let compute = Compute::choose(DeviceChoice::Cpu, DtypeChoice::F32)?;
+        compute.check_memory(0)?;
+        if available_memory().is_some() {
+            let error = compute
+                .check_memory(1 << 60)
+                .expect_err("an exbibyte")
+                .to_string();
+            assert!(
+                error.contains("1073741824.2 GiB of memory") && error.contains("is available"),
+                "{error}"
+            );
+        }
+        Ok(())
+    }
+}

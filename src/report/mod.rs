@@ -1,0 +1,4 @@
+//! What a person or a program reads: functions of a record that only format.
+
+pub mod json;
+pub mod table;
