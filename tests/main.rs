@@ -2,7 +2,6 @@
 
 mod checkpoint;
 mod crafted;
-mod exact;
 mod hub;
 mod parity;
 mod smollm;
