@@ -4,4 +4,5 @@ mod checkpoint;
 mod crafted;
 mod hub;
 mod parity;
+mod qwen35_2b;
 mod smollm;

@@ -3,6 +3,12 @@
 //! `tests/fixtures/get-smollm2.sh` fetches it once. Where it cannot (no network), the tests say that they were skipped; with
 //! CI set, that is a failure.
 
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "differences and skipped tests are worth seeing"
+)]
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
