@@ -97,7 +97,7 @@ pub struct ModelRequest {
     /// Type of the forward pass; auto is f32 on the CPU and bf16 on a GPU
     #[arg(long, value_enum, default_value_t = DtypeChoice::Auto)]
     pub dtype: DtypeChoice,
-    /// CPU threads [default: one a core]
+    /// CPU threads [default: one a physical core; RAYON_NUM_THREADS is honoured]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
 }

@@ -79,17 +79,27 @@ impl Compute {
     }
 }
 
-/// Sets the number of CPU threads of the whole process.
+/// Sets the number of CPU threads of the whole process: `threads`, else what RAYON_NUM_THREADS says, else one a physical
+/// core. Must be called before any thread is started.
 ///
-/// # Errors
-/// When they cannot be started.
-pub fn set_threads(threads: Option<u16>) -> Result<()> {
-    let Some(threads) = threads else {
-        return Ok(());
-    };
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(usize::from(threads));
-    pool.build_global()
-        .with_context(|| format!("{threads} threads cannot be started"))
+/// It is that variable which is set, because candle asks for it at every matrix product and otherwise counts the cores each
+/// time: a fifth of a small model's run.
+#[allow(unsafe_code, reason = "the environment can only be changed so")]
+pub fn set_threads(threads: Option<u16>) {
+    const VARIABLE: &str = "RAYON_NUM_THREADS";
+    if threads.is_none() && std::env::var_os(VARIABLE).is_some() {
+        return;
+    }
+    let threads = threads.map_or_else(num_cores, usize::from);
+    // SAFETY: by contract no other thread runs yet that could read the environment at the same time.
+    unsafe { std::env::set_var(VARIABLE, threads.to_string()) };
+}
+
+/// Physical cores that this process may use; a core's second hardware thread slows matrix products down.
+fn num_cores() -> usize {
+    let usable = std::thread::available_parallelism().map_or(1, usize::from);
+    let physical = sysinfo::System::physical_core_count().unwrap_or(usable);
+    physical.clamp(1, usable)
 }
 
 fn cuda() -> Result<Device> {

@@ -17,6 +17,7 @@ use crate::distribution::Distribution;
 use crate::explore::{Plan, Progress, explore};
 use crate::interrupt::Interrupt;
 use crate::model::LanguageModel;
+use crate::model::config::DecoderConfig;
 use crate::model::decoder::Decoder;
 use crate::prompts::{self, Prompt};
 use crate::record::{
@@ -60,7 +61,11 @@ fn run_prompts(request: &RunRequest) -> Result<ExitCode> {
     let mut settings = to_settings(request, &checkpoint);
     let inputs: Vec<Result<Input>> = prompts
         .iter()
-        .map(|prompt| to_input(prompt, &request.chat, &checkpoint))
+        .map(|prompt| {
+            let input = to_input(prompt, &request.chat, &checkpoint)?;
+            check_length(input.ids.len(), request.max_new_tokens, &checkpoint.config)?;
+            Ok(input)
+        })
         .collect();
     settings.template_date = inputs.iter().flatten().find_map(|input| input.date.clone());
     let mut record = Record {
@@ -223,6 +228,7 @@ fn temperature_step1(request: &Step1Request) -> Result<ExitCode> {
     let checkpoint = open(&request.model, &messages)?;
     messages.chat_notes(&request.chat, &checkpoint);
     let input = to_input(&prompt, &request.chat, &checkpoint)?;
+    check_length(input.ids.len(), 1, &checkpoint.config)?;
     let decoder = load(&checkpoint, &compute, &messages)?;
     let logits = decoder.extend(&mut decoder.start(), &input.ids)?;
     let distribution = Distribution::from_logits(logits)?;
@@ -319,7 +325,7 @@ fn collect_prompts(request: &RunRequest) -> Result<Vec<Prompt>> {
 }
 
 fn prepare(request: &ModelRequest) -> Result<Compute> {
-    device::set_threads(request.threads)?;
+    device::set_threads(request.threads);
     Compute::choose(request.device, request.dtype)
 }
 
@@ -396,6 +402,24 @@ fn to_input(prompt: &Prompt, chat: &ChatRequest, checkpoint: &Checkpoint) -> Res
         chat.thinking,
     )?;
     Ok(Input { text, ids, date })
+}
+
+/// Refuses before any weight is read what the model cannot hold. A reply may run into the end of the context, which its
+/// record says; it may not run out of a sliding window, since the model would then be another one.
+fn check_length(prompt: usize, max_new_tokens: usize, config: &DecoderConfig) -> Result<()> {
+    let longest = config.max_position_embeddings;
+    anyhow::ensure!(
+        prompt < longest,
+        "the prompt has {prompt} tokens, the model takes {longest} with the reply (shorten the prompt)"
+    );
+    if let Some(window) = config.sliding_window {
+        anyhow::ensure!(
+            prompt.saturating_add(max_new_tokens).min(longest) <= window,
+            "the prompt's {prompt} tokens and {max_new_tokens} new ones are more than the model's sliding_window of {window}, \
+             and windowed attention is not supported (shorten the prompt or lower --max-new-tokens)"
+        );
+    }
+    Ok(())
 }
 
 fn to_settings(request: &RunRequest, checkpoint: &Checkpoint) -> Settings {
@@ -550,5 +574,35 @@ fn ignore_closed_pipe(written: io::Result<()>) -> io::Result<()> {
     match written {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_prompt_that_does_not_fit_is_refused_before_any_weight_is_read() -> Result<()> {
+        let config = DecoderConfig::from_hf(&json!({
+            "model_type": "qwen2", "vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
+            "num_attention_heads": 1, "max_position_embeddings": 100, "sliding_window": 40, "use_sliding_window": true
+        }))?;
+        check_length(20, 20, &config)?;
+        for (prompt, new, expected) in [
+            (
+                100,
+                1,
+                "the prompt has 100 tokens, the model takes 100 with the reply",
+            ),
+            (20, 21, "sliding_window of 40"),
+            (20, usize::MAX, "sliding_window of 40"),
+        ] {
+            let error = check_length(prompt, new, &config)
+                .expect_err(expected)
+                .to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+        Ok(())
     }
 }

@@ -407,3 +407,256 @@ impl Keys<'_> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn published(size: &str) -> DecoderConfig {
+        let folder =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/qwen35-real");
+        let text = std::fs::read(folder.join(format!("config.Qwen3.5-{size}.json"))).expect(size);
+        DecoderConfig::from_hf(&serde_json::from_slice(&text).expect("JSON")).expect(size)
+    }
+
+    /// The smallest config of a family, with some keys changed; null takes a key out.
+    fn changed(family: &str, changes: Value) -> Result<DecoderConfig> {
+        let mut config = json!({
+            "model_type": family, "vocab_size": 100, "hidden_size": 64, "intermediate_size": 128,
+            "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 512, "hidden_act": "silu", "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+            "linear_key_head_dim": 16, "linear_value_head_dim": 8
+        });
+        for (key, value) in changes.as_object().expect("changes") {
+            config[key] = value.clone();
+        }
+        DecoderConfig::from_hf(&config)
+    }
+
+    #[test]
+    fn the_published_configs_of_qwen35_are_read_as_they_are_meant() {
+        for (size, hidden, layers, heads, tied) in [
+            ("0.8B", 1024, 24, 8, true),
+            ("2B", 2048, 24, 8, true),
+            ("4B", 2560, 32, 16, true),
+            ("9B", 4096, 32, 16, false),
+        ] {
+            let config = published(size);
+            assert_eq!(
+                (
+                    config.hidden_size,
+                    config.layer_types.len(),
+                    config.num_attention_heads
+                ),
+                (hidden, layers, heads)
+            );
+            assert_eq!(
+                (
+                    config.head_dim,
+                    config.rope.rotary_dim,
+                    config.rope.rope_theta
+                ),
+                (256, 64, 1e7)
+            );
+            assert_eq!(
+                (config.vocab_size, config.max_positions()),
+                (248_320, 262_144)
+            );
+            assert_eq!(config.tie_word_embeddings, Some(tied));
+            let full = config
+                .layer_types
+                .iter()
+                .filter(|kind| **kind == LayerKind::FullAttention)
+                .count();
+            assert_eq!(
+                (full, config.layer_types[3]),
+                (layers / 4, LayerKind::FullAttention)
+            );
+            assert!(
+                config.qk_norm
+                    && config.attn_output_gate
+                    && config.zero_centred_norm
+                    && !config.attention_bias
+            );
+        }
+    }
+
+    #[test]
+    fn layer_types_follow_from_the_interval_where_they_are_absent() -> Result<()> {
+        use LayerKind::{FullAttention, LinearAttention};
+        let config = changed("qwen3_5_text", json!({"full_attention_interval": 2}))?;
+        assert_eq!(
+            config.layer_types,
+            [
+                LinearAttention,
+                FullAttention,
+                LinearAttention,
+                FullAttention
+            ]
+        );
+        assert_eq!(changed("llama", json!({}))?.layer_types, [FullAttention; 4]);
+        Ok(())
+    }
+
+    #[test]
+    fn families_differ_in_bias_and_norm() -> Result<()> {
+        let facts =
+            |config: DecoderConfig| (config.attention_bias, config.output_bias, config.qk_norm);
+        assert_eq!(facts(changed("qwen2", json!({}))?), (true, false, false));
+        assert_eq!(facts(changed("qwen3", json!({}))?), (false, false, true));
+        assert_eq!(facts(changed("llama", json!({}))?), (false, false, false));
+        assert_eq!(
+            facts(changed("llama", json!({"attention_bias": true}))?),
+            (true, true, false)
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn rope_is_read_from_the_old_and_the_new_layout() -> Result<()> {
+        let scaling = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192});
+        let old = changed(
+            "llama",
+            json!({"rope_theta": 500000.0, "rope_scaling": scaling}),
+        )?;
+        let mut parameters = scaling;
+        parameters["rope_theta"] = json!(500000.0);
+        let new = changed("llama", json!({"rope_parameters": parameters}))?;
+        assert_eq!(old.rope, new.rope);
+        assert!(matches!(
+            old.rope.scaling,
+            RopeScaling::Llama3 {
+                original_max_position_embeddings: 8192,
+                ..
+            }
+        ));
+        let partial = changed(
+            "qwen3_5_text",
+            json!({"partial_rotary_factor": 0.25, "head_dim": 32}),
+        )?;
+        assert_eq!(partial.rope.rotary_dim, 8);
+        Ok(())
+    }
+
+    /// Qwen2's files carry a window that is switched off.
+    #[test]
+    fn a_sliding_window_counts_only_where_it_is_used() -> Result<()> {
+        let window = |changes| Ok::<_, anyhow::Error>(changed("qwen2", changes)?.max_positions());
+        assert_eq!(
+            window(json!({"sliding_window": 32, "use_sliding_window": false}))?,
+            512
+        );
+        assert_eq!(
+            window(json!({"sliding_window": 32, "use_sliding_window": true}))?,
+            32
+        );
+        let kinds = json!([
+            "full_attention",
+            "sliding_attention",
+            "full_attention",
+            "full_attention"
+        ]);
+        assert_eq!(
+            window(json!({"sliding_window": 32, "layer_types": kinds}))?,
+            32
+        );
+        assert_eq!(
+            window(json!({"sliding_window": null, "use_sliding_window": true}))?,
+            512
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_not_supported_is_refused_by_name() {
+        for (family, changes, expected) in [
+            (
+                "qwen3_5_moe",
+                json!({}),
+                "mixture of experts (model_type `qwen3_5_moe`)",
+            ),
+            (
+                "qwen3",
+                json!({"num_experts": 8}),
+                "mixture of experts (num_experts 8)",
+            ),
+            (
+                "gemma3",
+                json!({}),
+                "model_type `gemma3` is not supported (expected llama, qwen2, qwen3 or qwen3_5)",
+            ),
+            ("llama", json!({"hidden_act": "gelu"}), "hidden_act `gelu`"),
+            (
+                "llama",
+                json!({"rope_scaling": {"type": "yarn", "factor": 4.0}}),
+                "rope_type `yarn`",
+            ),
+            (
+                "llama",
+                json!({"rope_parameters": {"rope_type": "linear"}}),
+                "rope_type `linear`",
+            ),
+            (
+                "llama",
+                json!({"rope_scaling": {"rope_type": "llama3"}}),
+                "rope: `factor` is missing",
+            ),
+            (
+                "qwen2",
+                json!({"quantization_config": {"quant_method": "gptq"}}),
+                "quant_method `gptq`",
+            ),
+            (
+                "llama",
+                json!({"hidden_size": null}),
+                "`hidden_size` is missing",
+            ),
+            ("llama", json!({"hidden_size": -1}), "`hidden_size` is -1"),
+            (
+                "llama",
+                json!({"hidden_size": "64"}),
+                "`hidden_size` is \"64\"",
+            ),
+            (
+                "llama",
+                json!({"num_attention_heads": 0}),
+                "num_attention_heads is 0",
+            ),
+            (
+                "llama",
+                json!({"num_key_value_heads": 3}),
+                "not a multiple of num_key_value_heads 3",
+            ),
+            (
+                "llama",
+                json!({"head_dim": 15}),
+                "15 rotary dimensions do not fit",
+            ),
+            (
+                "llama",
+                json!({"layer_types": ["linear_attention", "linear_attention", "linear_attention", "linear_attention"]}),
+                "\"linear_attention\" is not supported",
+            ),
+            (
+                "qwen3_5_text",
+                json!({"layer_types": ["full_attention"]}),
+                "layer_types has 1 entries",
+            ),
+            (
+                "qwen3_5_text",
+                json!({"linear_num_value_heads": 3}),
+                "linear_num_value_heads 3 is not a multiple",
+            ),
+            (
+                "qwen3_5_text",
+                json!({"full_attention_interval": 0}),
+                "full_attention_interval is 0",
+            ),
+        ] {
+            let error = changed(family, changes).expect_err(expected);
+            assert!(format!("{error:#}").contains(expected), "{error:#}");
+        }
+    }
+}

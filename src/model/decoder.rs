@@ -74,7 +74,7 @@ impl Decoder {
             None => !source.contains("lm_head.weight"),
         };
         let lm_head = match is_tied {
-            true => Linear::tied(embed_tokens.clone()),
+            true => Linear::tied(&embed_tokens)?,
             false => loader.linear("lm_head", embedding, false)?,
         };
         let mut layers = Vec::with_capacity(config.layer_types.len());
@@ -327,5 +327,87 @@ impl LanguageModel for Decoder {
             }
             Ok(())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+    use std::collections::BTreeMap;
+
+    /// A source that has every tensor, all zeros that take no memory, and remembers what it was asked for.
+    #[derive(Default)]
+    struct Asked(RefCell<BTreeMap<String, Vec<usize>>>);
+
+    impl TensorSource for Asked {
+        fn contains(&self, _: &str) -> bool {
+            false
+        }
+
+        fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
+            self.0.borrow_mut().insert(name.to_owned(), shape.to_vec());
+            Ok(Tensor::zeros(1, DType::F32, &Device::Cpu)?.broadcast_as(shape)?)
+        }
+    }
+
+    /// The published list of tensors, text model only.
+    fn published(size: &str) -> BTreeMap<String, Vec<usize>> {
+        let folder =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/qwen35-real");
+        let list = std::fs::read_to_string(folder.join(format!("tensors.Qwen3.5-{size}.tsv")))
+            .expect(size);
+        list.lines()
+            .filter_map(|line| {
+                let mut fields = line.strip_prefix("model.language_model.")?.split('\t');
+                let (name, shape) = (fields.next()?, fields.nth(1)?);
+                let shape = shape
+                    .split('x')
+                    .map(|dim| dim.trim().parse().expect("a size"))
+                    .collect();
+                Some((name.to_owned(), shape))
+            })
+            .collect()
+    }
+
+    /// Every tensor of the published text model is asked for by name and shape, and nothing else is.
+    #[test]
+    fn the_published_tensors_of_qwen35_are_the_ones_that_are_loaded() -> Result<()> {
+        for size in ["0.8B", "2B"] {
+            let folder =
+                std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/qwen35-real");
+            let config = std::fs::read(folder.join(format!("config.Qwen3.5-{size}.json")))?;
+            let config = DecoderConfig::from_hf(&serde_json::from_slice(&config)?)?;
+            let asked = Asked::default();
+            let loader = Loader {
+                source: &asked,
+                device: &Device::Cpu,
+                dtype: DType::F32,
+                zero_centred_norm: false,
+                rms_norm_eps: 1e-6,
+            };
+            loader.tensor(
+                "embed_tokens.weight",
+                &[config.vocab_size, config.hidden_size],
+            )?;
+            loader.norm("norm", config.hidden_size)?;
+            // the first period of layers, one at a time: all of them would take 7 GB
+            for (index, &kind) in config.layer_types[..4].iter().enumerate() {
+                DecoderLayer::load(&loader, index, kind, &config)?;
+            }
+            let mut expected = published(size);
+            assert_eq!(expected.len(), 320);
+            let first = [
+                "embed_tokens.",
+                "norm.",
+                "layers.0.",
+                "layers.1.",
+                "layers.2.",
+                "layers.3.",
+            ];
+            expected.retain(|name, _| first.iter().any(|first| name.starts_with(first)));
+            assert_eq!(asked.0.into_inner(), expected, "{size}");
+        }
+        Ok(())
     }
 }

@@ -45,8 +45,10 @@ impl Loader<'_> {
     /// # Errors
     /// As [`TensorSource::tensor`].
     pub fn linear(&self, name: &str, [output, input]: [usize; 2], bias: bool) -> Result<Linear> {
+        let weight = self.tensor(&format!("{name}.weight"), &[output, input])?;
         Ok(Linear {
-            weight: self.tensor(&format!("{name}.weight"), &[output, input])?,
+            // copied to input-major order once: candle's product packs that by whole lines, other orders value by value
+            transposed: weight.t()?.contiguous()?,
             bias: bias
                 .then(|| self.tensor(&format!("{name}.bias"), &[output]))
                 .transpose()?,
@@ -81,20 +83,27 @@ impl Loader<'_> {
 /// `x · weightᵀ + bias`.
 #[derive(Debug, Clone)]
 pub struct Linear {
-    weight: Tensor,
+    /// `[in, out]`.
+    transposed: Tensor,
     bias: Option<Tensor>,
 }
 
 impl Linear {
     /// Returns a layer without bias that shares `weight` `[out, in]`.
-    pub fn tied(weight: Tensor) -> Self {
-        Self { weight, bias: None }
+    ///
+    /// # Errors
+    /// When `weight` has not two dimensions.
+    pub fn tied(weight: &Tensor) -> Result<Self> {
+        Ok(Self {
+            transposed: weight.t()?,
+            bias: None,
+        })
     }
 }
 
 impl Module for Linear {
     fn forward(&self, xs: &Tensor) -> candle_core::Result<Tensor> {
-        let ys = xs.matmul(&self.weight.t()?)?;
+        let ys = xs.matmul(&self.transposed)?;
         match &self.bias {
             Some(bias) => ys.broadcast_add(bias),
             None => Ok(ys),

@@ -137,6 +137,19 @@ mod tests {
         Ok(())
     }
 
+    /// Torch's own values for Qwen3.5, to the bit.
+    #[test]
+    fn the_frequencies_of_qwen35_are_those_of_torch() {
+        let golden: serde_json::Value = serde_json::from_str(include_str!(
+            "../../tests/fixtures/qwen35-real/inv_freq.json"
+        ))
+        .expect("JSON");
+        let expected: Vec<f32> =
+            serde_json::from_value(golden["inv_freq_f32"].clone()).expect("32 numbers");
+        let rope = Rope::new(&default(64, 1e7)).expect("no divisors");
+        assert_eq!(rope.inv_freq, expected);
+    }
+
     #[test]
     fn position_zero_changes_nothing_and_a_quarter_turn_swaps_the_pair() -> Result<()> {
         let rope = Rope {
