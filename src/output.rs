@@ -12,24 +12,23 @@ use tempfile::NamedTempFile;
 /// Longest part of a file name that comes from a model's name, in bytes; file systems take 255 for all of it.
 const NAME_BYTES: usize = 80;
 
-/// Writes a new file in `folder`, which is made if need be: `stem.json`, or `stem_2.json`, `stem_3.json`, … where that is
-/// taken. Returns its path.
+/// Writes a new file, whose folder is made if need be: `name.json`, or `name_2.json`, `name_3.json`, … where that is taken.
+/// Returns its path.
 ///
 /// # Errors
 /// When the folder cannot be made or the file cannot be written; then there is no file.
 pub fn write_new(
-    folder: &Path,
-    stem: &str,
+    path: &Path,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<PathBuf> {
+    let folder = folder_of(path);
     make_folder(folder)?;
     let mut file = write_temporary(folder, write)?;
     for number in 1u32.. {
-        let name = match number {
-            1 => format!("{stem}.json"),
-            _ => format!("{stem}_{number}.json"),
+        let path = match number {
+            1 => path.to_owned(),
+            _ => numbered(path, number),
         };
-        let path = folder.join(name);
         match file.persist_noclobber(&path) {
             Ok(_) => return Ok(path),
             Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => file = error.file,
@@ -54,15 +53,6 @@ pub fn replace(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>
         .map_err(|error| error.error)
         .with_context(|| format!("{}: cannot be written", path.display()))?;
     Ok(())
-}
-
-/// Splits a file name given by the user into its folder and the stem for [`write_new`].
-pub fn folder_and_stem(path: &Path) -> (PathBuf, String) {
-    let stem = path
-        .file_stem()
-        .map(|stem| stem.to_string_lossy().into_owned())
-        .unwrap_or_default();
-    (folder_of(path).to_owned(), stem)
 }
 
 /// Checks before any work that `path` can become a new file.
@@ -122,6 +112,17 @@ pub fn safe_name(model: &str) -> String {
     format!("{}-{hash}", name.trim_matches('.'))
 }
 
+/// `a/name.json` as `a/name_2.json`, byte for byte.
+fn numbered(path: &Path, number: u32) -> PathBuf {
+    let mut name = path.file_stem().unwrap_or_default().to_owned();
+    name.push(format!("_{number}"));
+    if let Some(extension) = path.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    path.with_file_name(name)
+}
+
 fn folder_of(path: &Path) -> &Path {
     path.parent()
         .filter(|parent| !parent.as_os_str().is_empty())
@@ -173,13 +174,13 @@ mod tests {
     fn a_name_that_is_taken_gets_a_number_and_nothing_is_overwritten() -> Result<()> {
         let folder = tempfile::tempdir()?;
         for text in ["first", "second", "third"] {
-            write_new(&folder.path().join("new"), "r", |file| {
+            write_new(&folder.path().join("new/r.x.JSON"), |file| {
                 file.write_all(text.as_bytes())
             })?;
         }
         let folder = folder.path().join("new");
-        assert_eq!(names(&folder), ["r.json", "r_2.json", "r_3.json"]);
-        assert_eq!(std::fs::read_to_string(folder.join("r.json"))?, "first");
+        assert_eq!(names(&folder), ["r.x.JSON", "r.x_2.JSON", "r.x_3.JSON"]);
+        assert_eq!(std::fs::read_to_string(folder.join("r.x.JSON"))?, "first");
         Ok(())
     }
 
@@ -188,8 +189,8 @@ mod tests {
         let folder = tempfile::tempdir()?;
         std::thread::scope(|scope| {
             for index in 0..8 {
-                let folder = folder.path();
-                scope.spawn(move || write_new(folder, "r", |file| writeln!(file, "{index}")));
+                let path = folder.path().join("r.json");
+                scope.spawn(move || write_new(&path, |file| writeln!(file, "{index}")));
             }
         });
         let mut texts: Vec<String> = names(folder.path())

@@ -1,6 +1,6 @@
 //! The one place where all stages meet: a request becomes prompts, a model, runs, a record, and what is printed of it.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 
@@ -48,7 +48,6 @@ pub fn run(request: &Request) -> Result<ExitCode> {
 
 /// The main command.
 fn run_prompts(request: &RunRequest) -> Result<ExitCode> {
-    let interrupt = Interrupt::listen()?;
     check_out(&request.output.out)?;
     let prompts = collect_prompts(request)?;
     let compute = prepare(&request.model)?;
@@ -76,13 +75,15 @@ fn run_prompts(request: &RunRequest) -> Result<ExitCode> {
         prompts: Vec::with_capacity(prompts.len()),
     };
     let mut screen = Screen::new(&request.output);
-    screen.show(|out, _| table::header(&record, out))?;
+    screen.show(|out, _| table::header(&record, out));
 
     // the model is loaded only when some prompt can be run
     let decoder = match inputs.iter().any(Result::is_ok) {
         true => Some(load(&checkpoint, &compute, &messages)?),
         false => None,
     };
+    // until here nothing is lost when a signal ends the program as usual
+    let interrupt = Interrupt::listen()?;
     let plan = to_plan(request, &record.settings, &checkpoint);
     let transcript = Transcript {
         vocabulary: &checkpoint.tokenizer,
@@ -109,10 +110,10 @@ fn run_prompts(request: &RunRequest) -> Result<ExitCode> {
             Ok(None) => break,
             Err(error) => {
                 let error = format!("{error:#}");
-                messages.warn(&format!(
-                    "prompt {} could not be run: {error}",
-                    record.prompts.len() + 1
-                ));
+                if !screen.is_terminal() {
+                    let number = record.prompts.len() + 1;
+                    messages.warn(&format!("prompt {number} could not be run: {error}"));
+                }
                 PromptEntry::Failed(PromptError {
                     id: prompt.id.clone(),
                     prompt: prompt.prompt.clone(),
@@ -121,12 +122,14 @@ fn run_prompts(request: &RunRequest) -> Result<ExitCode> {
             }
         };
         record.prompts.push(entry);
-        screen.show(|out, width| table::prompt(&record, record.prompts.len() - 1, width, out))?;
+        screen.show(|out, width| table::prompt(&record, record.prompts.len() - 1, width, out));
         if interrupt.exit_code().is_some() {
             break;
         }
     }
-    finish(request, &record, prompts.len(), &interrupt, &messages)
+    let code = finish(request, &record, prompts.len(), &interrupt, &messages)?;
+    screen.close()?;
+    Ok(code)
 }
 
 /// Writes the record and says what it holds.
@@ -139,19 +142,17 @@ fn finish(
 ) -> Result<ExitCode> {
     let complete = record.prompts.len();
     let is_cut = complete < num_prompts;
-    let place = match complete {
-        0 => "nothing was written".to_owned(),
-        _ => match write_record(record, &request.output.out)? {
-            Some(path) => format!("written to {}", display::escape_line(&path)),
-            None => "written to standard output".to_owned(),
-        },
+    let path = match complete {
+        0 => None,
+        _ => write_record(record, &request.output.out)?,
     };
     if is_cut {
         messages.warn(&format!(
-            "interrupted: {complete} of {num_prompts} prompts are complete, {place}"
+            "interrupted: {complete} of {num_prompts} prompts are complete, the others are not in the record"
         ));
-    } else {
-        messages.say(&place);
+    }
+    if let Some(path) = path {
+        messages.say(&format!("written to {}", display::escape_line(&path)));
     }
     let failed = record
         .prompts
@@ -171,24 +172,22 @@ fn finish(
 }
 
 fn write_record(record: &Record, out: &Out) -> Result<Option<String>> {
-    let (folder, stem) = match out {
+    let path = match out {
         Out::Stdout => {
             let written = json::write(record, io::stdout().lock());
             return ignore_closed_pipe(written)
                 .map(|()| None)
                 .context("standard output");
         }
-        Out::File(path) => output::folder_and_stem(path),
+        Out::File(path) => path.clone(),
         Out::Folder(folder) => {
             let time = jiff::Timestamp::now().strftime("%Y%m%d_%H%M");
             let model = output::safe_name(&record.model.id);
-            (
-                folder.clone(),
-                format!("logprobs_{model}_{}_{time}", record.model.device),
-            )
+            let device = &record.model.device;
+            folder.join(format!("logprobs_{model}_{device}_{time}.json"))
         }
     };
-    let path = output::write_new(&folder, &stem, |file| json::write(record, file))?;
+    let path = output::write_new(&path, |file| json::write(record, file))?;
     Ok(Some(path.display().to_string()))
 }
 
@@ -267,7 +266,8 @@ fn temperature_step1(request: &Step1Request) -> Result<ExitCode> {
         candidates: best.iter().map(candidate).collect(),
         rest: columns.iter().map(|probs| rest(probs) as f32).collect(),
     };
-    Screen::new(&request.output).show(|out, _| table::temperature_step1(&record, out))?;
+    let mut screen = Screen::new(&request.output);
+    screen.show(|out, _| table::temperature_step1(&record, out));
     let path = match &request.output.out {
         Out::Stdout => {
             ignore_closed_pipe(json::write(&record, io::stdout().lock()))
@@ -284,6 +284,7 @@ fn temperature_step1(request: &Step1Request) -> Result<ExitCode> {
         "written to {}",
         display::escape_line(&path.display().to_string())
     ));
+    screen.close()?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -485,16 +486,16 @@ struct Stderr {
     quiet: bool,
 }
 
-#[expect(clippy::print_stderr, reason = "messages beside the data belong there")]
 impl Stderr {
     fn say(&self, message: &str) {
         if !self.quiet {
-            eprintln!("{message}");
+            // whoever closed stderr does not want to know
+            let _ = writeln!(io::stderr(), "{message}");
         }
     }
 
     fn warn(&self, message: &str) {
-        eprintln!("warning: {}", display::escape_text(message));
+        let _ = writeln!(io::stderr(), "warning: {}", display::escape_text(message));
     }
 
     /// Says what of the request does not reach this model's template.
@@ -524,10 +525,11 @@ impl Stderr {
     }
 }
 
-/// Standard output as a person reads it; a closed pipe ends the printing, not the run.
+/// Standard output as a person reads it; a closed pipe or a full disk ends the printing, not the run.
 struct Screen {
     out: Option<AutoStream<io::Stdout>>,
     width: Option<usize>,
+    failure: Option<io::Error>,
 }
 
 impl Screen {
@@ -545,27 +547,32 @@ impl Screen {
         Self {
             out: is_shown.then(|| AutoStream::new(io::stdout(), choice)),
             width: columns.filter(|&columns| columns > 0).or_else(terminal),
+            failure: None,
         }
     }
 
-    fn show(
-        &mut self,
-        print: impl FnOnce(&mut Vec<u8>, Option<usize>) -> io::Result<()>,
-    ) -> Result<()> {
-        let Some(out) = &mut self.out else {
-            return Ok(());
-        };
+    fn show(&mut self, print: impl FnOnce(&mut Vec<u8>, Option<usize>) -> io::Result<()>) {
+        let Some(out) = &mut self.out else { return };
         let mut text = Vec::new();
-        print(&mut text, self.width)?;
-        let written = out.write_all(&text).and_then(|()| out.flush());
-        if written
-            .as_ref()
-            .is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
-        {
+        print(&mut text, self.width).expect("a vector takes everything");
+        if let Err(error) = out.write_all(&text).and_then(|()| out.flush()) {
             self.out = None;
-            return Ok(());
+            self.failure = ignore_closed_pipe(Err(error)).err();
         }
-        written.context("standard output")
+    }
+
+    /// Whether what is shown is before the user's eyes.
+    fn is_terminal(&self) -> bool {
+        self.out.is_some() && io::stdout().is_terminal()
+    }
+
+    /// Ends the printing.
+    ///
+    /// # Errors
+    /// When something could not be printed, other than into a closed pipe.
+    fn close(self) -> Result<()> {
+        self.failure
+            .map_or(Ok(()), |error| Err(error).context("standard output"))
     }
 }
 
