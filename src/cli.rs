@@ -274,7 +274,7 @@ struct RunArgs {
     chat: ChatRequest,
 
     /// Longest reply, in tokens
-    #[arg(long, value_name = "N", default_value = "64", value_parser = at_least_one, help_heading = "Runs")]
+    #[arg(long, value_name = "N", default_value = "64", allow_negative_numbers = true, value_parser = at_least_one, help_heading = "Runs")]
     max_new_tokens: usize,
     /// Runs of each setting; 0 makes the greedy run alone
     #[arg(long, value_name = "N", default_value = "5", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(0..=MAX_SAMPLES), help_heading = "Runs")]
@@ -307,7 +307,7 @@ struct RunArgs {
     settings: Vec<Setting>,
 
     /// Candidates noted at every step
-    #[arg(long, value_name = "K", default_value = "5", value_parser = at_least_one, help_heading = "Report")]
+    #[arg(long, value_name = "K", default_value = "5", allow_negative_numbers = true, value_parser = at_least_one, help_heading = "Report")]
     candidates: usize,
     /// Count how many candidates cover this mass
     #[arg(long, value_name = "M", default_value = "0.9", allow_negative_numbers = true, value_parser = number, help_heading = "Report")]
@@ -340,7 +340,7 @@ struct Step1Args {
     #[arg(long, value_name = "T", num_args = 1.., value_delimiter = ',', allow_negative_numbers = true, default_value = "0.5,1.0,1.5", value_parser = number, help_heading = "Report")]
     temps: Vec<f64>,
     /// Candidates listed
-    #[arg(long, value_name = "K", default_value = "5", value_parser = at_least_one, help_heading = "Report")]
+    #[arg(long, value_name = "K", default_value = "5", allow_negative_numbers = true, value_parser = at_least_one, help_heading = "Report")]
     candidates: usize,
     /// A folder for temperature_step1_<device>.json, which is written anew, or NAME.json for the file itself
     #[arg(
@@ -684,7 +684,8 @@ mod tests {
                 "--threshold 1.1 is out of range",
             ),
             (vec!["--max-new-tokens", "0"], "from 1 to"),
-            (vec!["--max-new-tokens", "-1"], ""),
+            (vec!["--max-new-tokens", "-1"], "from 1 to"),
+            (vec!["--candidates", "-1"], "from 1 to"),
             (
                 vec!["--max-new-tokens", "99999999999999999999"],
                 "from 1 to",
