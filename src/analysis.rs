@@ -2,7 +2,71 @@
 
 use std::collections::BTreeSet;
 
-use crate::record::Run;
+use crate::record::{FinishReason, Run};
+use crate::text::display;
+
+/// A stretch of a marked reply.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Piece {
+    /// Tokens that are not marked, as text; bytes that are no text as `\xE4`.
+    Text(String),
+    /// A token to mark, as a cell shows it.
+    Low {
+        /// Its text, escaped.
+        token: String,
+        /// Its raw probability.
+        prob: f32,
+    },
+}
+
+/// Returns a reply as pieces, in which every token with a raw probability below `threshold` stands by itself. The stop and
+/// other control tokens are no text and come up only where they are improbable.
+pub fn pieces(run: &Run, threshold: f64) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    let mut bytes = Vec::new();
+    let text_len = text_len(run.finish_reason, run.steps.len());
+    for (index, step) in run.steps.iter().enumerate() {
+        if f64::from(step.prob) < threshold {
+            let token = display::cell(&step.token, &step.bytes);
+            // a word's own space reads better in front of the mark
+            let token = match token.strip_prefix('␠') {
+                Some(word) if !word.is_empty() && !word.starts_with('␠') => {
+                    bytes.push(b' ');
+                    word.to_owned()
+                }
+                _ => token,
+            };
+            push_text(&mut pieces, &mut bytes);
+            let prob = step.prob;
+            pieces.push(Piece::Low { token, prob });
+        } else if !step.special && index < text_len {
+            bytes.extend(&step.bytes);
+        }
+    }
+    push_text(&mut pieces, &mut bytes);
+    pieces
+}
+
+/// Returns how many of a run's steps are text: all but the stop.
+pub fn text_len(finish_reason: FinishReason, num_steps: usize) -> usize {
+    match finish_reason {
+        FinishReason::Stop => num_steps.saturating_sub(1),
+        FinishReason::Length | FinishReason::Context => num_steps,
+    }
+}
+
+fn push_text(pieces: &mut Vec<Piece>, bytes: &mut Vec<u8>) {
+    if bytes.is_empty() {
+        return;
+    }
+    let mut text = String::new();
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        text.push_str(&display::escape(chunk.invalid()));
+    }
+    bytes.clear();
+    pieces.push(Piece::Text(text));
+}
 
 /// Returns how many different sequences of tokens the runs are.
 pub fn distinct_replies(runs: &[Run]) -> usize {
@@ -26,7 +90,7 @@ pub fn low_probability_tokens(runs: &[Run], threshold: f64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{FinishReason, Step};
+    use crate::record::Step;
 
     fn run(tokens: &[(u32, f32)]) -> Run {
         let step = |&(token_id, prob): &(u32, f32)| Step {

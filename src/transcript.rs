@@ -3,11 +3,10 @@
 //! A token of the reply that is less probable than the threshold is marked in the text as `【token|0.02】`. Text is decoded
 //! from the bytes of all tokens at once, never token by token.
 
-use crate::analysis;
+use crate::analysis::{self, Piece};
 use crate::explore::{Exploration, Scored, Trace, TraceStep};
 use crate::record::{Candidate, Run, Step, Sweep, TemperedCandidate};
 use crate::setting::Setting;
-use crate::text::display;
 use crate::text::tokenizer::{Reply, TextTokenizer, Token};
 
 /// Names ids and turns them back into text.
@@ -61,16 +60,19 @@ impl Transcript<'_> {
 
     fn run(&self, trace: &Trace) -> Run {
         let steps: Vec<Step> = trace.steps.iter().map(|step| self.step(step)).collect();
-        let ids: Vec<u32> = steps.iter().map(|step| step.token_id).collect();
+        let text = &steps[..analysis::text_len(trace.finish_reason, steps.len())];
+        let ids: Vec<u32> = text.iter().map(|step| step.token_id).collect();
         let reply = self.vocabulary.detokenize(&ids);
-        Run {
+        let mut run = Run {
             run: trace.run,
             text: reply.text,
-            marked: self.marked(&steps),
+            marked: String::new(),
             finish_reason: trace.finish_reason,
             incomplete_bytes: reply.incomplete_bytes,
             steps,
-        }
+        };
+        run.marked = self.marked(&run);
+        run
     }
 
     fn step(&self, step: &TraceStep) -> Step {
@@ -118,26 +120,15 @@ impl Transcript<'_> {
         }
     }
 
-    fn marked(&self, steps: &[Step]) -> String {
-        let mut marked = String::new();
-        let mut unmarked = Vec::new();
-        for step in steps {
-            if f64::from(step.prob) < self.threshold {
-                push_bytes(&mut marked, &unmarked);
-                unmarked.clear();
-                let shown = self.vocabulary.token(step.token_id).text;
-                // a word's own space reads better in front of the mark
-                let (space, shown) = match shown.strip_prefix('␠') {
-                    Some(word) if !word.is_empty() && !word.starts_with('␠') => (" ", word),
-                    _ => ("", shown.as_str()),
-                };
-                marked.push_str(&format!("{space}【{shown}|{:.2}】", step.prob));
-            } else if !step.special {
-                unmarked.extend(&step.bytes);
-            }
-        }
-        push_bytes(&mut marked, &unmarked);
-        marked
+    fn marked(&self, run: &Run) -> String {
+        let written = |piece| match piece {
+            Piece::Text(text) => text,
+            Piece::Low { token, prob } => format!("【{token}|{prob:.2}】"),
+        };
+        analysis::pieces(run, self.threshold)
+            .into_iter()
+            .map(written)
+            .collect()
     }
 }
 
@@ -149,20 +140,16 @@ fn plain_text(token: &Token) -> String {
     }
 }
 
-/// Appends text as it is, and bytes that are no text as `\xE4`.
-fn push_bytes(text: &mut String, bytes: &[u8]) {
-    for chunk in bytes.utf8_chunks() {
-        text.push_str(chunk.valid());
-        text.push_str(&display::escape(chunk.invalid()));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::explore::Summary;
     use crate::record::FinishReason;
+    use crate::text::display;
     use std::sync::Arc;
+
+    /// A stop id that is no control token: `!`.
+    const PLAIN_STOP: u32 = 33;
 
     /// Every id is one byte; 255 is the end.
     struct Bytes;
@@ -216,7 +203,10 @@ mod tests {
         });
         Trace {
             run: 0,
-            finish_reason: FinishReason::Stop,
+            finish_reason: match tokens.last() {
+                Some((255 | PLAIN_STOP, _)) => FinishReason::Stop,
+                _ => FinishReason::Length,
+            },
             steps: steps.collect(),
         }
     }
@@ -269,6 +259,17 @@ mod tests {
         }
         .run(&trace);
         assert_eq!(run.marked, " 【The|0.10】【␠|0.10】【␠␠x|0.10】");
+    }
+
+    #[test]
+    fn a_stop_is_no_text_even_where_it_is_no_control_token() {
+        let stopped = run(&[(b'a'.into(), 0.9), (PLAIN_STOP, 0.9)]);
+        assert_eq!((stopped.text.as_str(), stopped.marked.as_str()), ("a", "a"));
+        let gone_on = run(&[(PLAIN_STOP, 0.9), (b'a'.into(), 0.9)]);
+        assert_eq!(
+            (gone_on.text.as_str(), gone_on.marked.as_str()),
+            ("!a", "!a")
+        );
     }
 
     #[test]

@@ -8,11 +8,12 @@ use std::io::{self, Write};
 use anstyle::{AnsiColor, Style};
 use unicode_width::UnicodeWidthStr;
 
+use crate::analysis::{Piece, pieces};
 use crate::record::{
     Candidate, FinishReason, ModelInfo, PromptEntry, PromptRecord, Record, Run, Settings, Step,
     Sweep, TemperatureStep1,
 };
-use crate::text::display::{escape, escape_line, escape_text};
+use crate::text::display::{cell, escape_line, escape_text};
 
 const BOLD: Style = Style::new().bold();
 const DIM: Style = Style::new().dimmed();
@@ -20,6 +21,8 @@ const LOW: Style = AnsiColor::Red.on_default().bold();
 
 /// Widest cell of a token; longer ones are cut.
 const TOKEN_WIDTH: usize = 24;
+/// Longest prompt that is shown whole.
+const PROMPT_WIDTH: usize = 240;
 
 /// Writes what holds for all prompts: model and settings.
 ///
@@ -30,20 +33,36 @@ pub fn header(record: &Record, out: &mut impl Write) -> io::Result<()> {
     let Settings {
         seed,
         samples,
+        run,
         max_new_tokens,
         mass,
         threshold,
         ..
     } = &record.settings;
+    let runs = match (run, samples) {
+        (Some(run), _) => format!("run {run} of each setting"),
+        (None, 0) => "no samples".to_owned(),
+        (None, 1) => "1 sample of each setting".to_owned(),
+        (None, samples) => format!("{samples} samples of each setting"),
+    };
+    let tokens = plural(*max_new_tokens, "new token");
+    writeln!(out, "seed {seed}, {runs}, at most {tokens}")?;
     let percent = percent(*mass);
-    writeln!(
-        out,
-        "seed {seed}, {samples} samples a setting, at most {max_new_tokens} new tokens"
-    )?;
-    writeln!(
-        out,
-        "prob: the model's own, at temperature 1 over all candidates; n{percent}: how many of the best cover {percent} %; 【…】: below {threshold:.2}"
-    )
+    let count = format!("n{percent}");
+    for (name, meaning) in [
+        (
+            "prob",
+            "the model's own probability: temperature 1, whole vocabulary, before any filter",
+        ),
+        (
+            &count,
+            &format!("how many of the best candidates together reach {percent} %"),
+        ),
+        ("【…】", &format!("a token with prob below {threshold:.2}")),
+    ] {
+        writeln!(out, "{DIM}  {}  {meaning}{DIM:#}", left(name, 6))?;
+    }
+    Ok(())
 }
 
 /// Writes one prompt's entry: step table of the greedy reply, then the samples. `width` is that of the terminal.
@@ -69,7 +88,7 @@ pub fn prompt(
         out,
         "\n{BOLD}Prompt {}{id}: {}{BOLD:#}",
         index + 1,
-        escape_line(text)
+        title(text)
     )?;
     match entry {
         PromptEntry::Done(done) => {
@@ -92,15 +111,11 @@ pub fn prompt(
 /// When `out` fails.
 pub fn temperature_step1(record: &TemperatureStep1, out: &mut impl Write) -> io::Result<()> {
     model(&record.program, &record.model, out)?;
-    writeln!(
-        out,
-        "\n{BOLD}Prompt: {}{BOLD:#}\n",
-        escape_line(&record.prompt)
-    )?;
+    writeln!(out, "\n{BOLD}Prompt: {}{BOLD:#}\n", title(&record.prompt))?;
     let mut rows = vec![vec!["token".to_owned(), "logit".to_owned()]];
     rows[0].extend(record.temperatures.iter().map(|t| format!("T = {t:?}")));
     for candidate in &record.candidates {
-        let name = shown(&candidate.token, &candidate.bytes);
+        let name = cell(&candidate.token, &candidate.bytes);
         let mut row = vec![cut(&name, TOKEN_WIDTH), format!("{:.2}", candidate.logit)];
         row.extend(
             candidate
@@ -144,7 +159,7 @@ fn model(program: &str, model: &ModelInfo, out: &mut impl Write) -> io::Result<(
         .unwrap_or_default();
     writeln!(
         out,
-        "{program}: {BOLD}{}{BOLD:#}{revision} ({}, {} candidates, {} weights, {} on {})",
+        "{program}: {BOLD}{}{BOLD:#}{revision} ({}, vocabulary of {}, {} weights, {} on {})",
         escape_line(&model.id),
         model.architecture,
         model.vocab_size,
@@ -164,7 +179,7 @@ fn steps(
     let steps = &prompt.greedy.steps;
     let tokens: Vec<String> = steps
         .iter()
-        .map(|step| cut(&shown(&step.token, &step.bytes), TOKEN_WIDTH))
+        .map(|step| cut(&cell(&step.token, &step.bytes), TOKEN_WIDTH))
         .collect();
     let token_width = tokens
         .iter()
@@ -204,7 +219,7 @@ fn steps(
         writeln!(out, "{head}{runners_up}")?;
     }
     writeln!(out, "\n{BOLD}greedy{BOLD:#}")?;
-    reply("", &prompt.greedy, out)
+    reply("", &prompt.greedy, settings.threshold, out)
 }
 
 /// The candidates that were not taken, as many as fit.
@@ -219,68 +234,65 @@ fn runners_up(step: &Step, room: Option<usize>) -> String {
             token, bytes, prob, ..
         } = candidate;
         let separator = if line.is_empty() { "" } else { "   " };
-        let cell = format!(
+        let shown = format!(
             "{separator}{} {prob:.2}",
-            cut(&shown(token, bytes), TOKEN_WIDTH)
+            cut(&cell(token, bytes), TOKEN_WIDTH)
         );
-        if room.is_some_and(|room| line.width() + cell.width() > room) {
+        if room.is_some_and(|room| line.width() + shown.width() > room) {
             break;
         }
-        line.push_str(&cell);
+        line.push_str(&shown);
     }
     line
 }
 
 fn sweep(sweep: &Sweep, settings: &Settings, out: &mut impl Write) -> io::Result<()> {
     let replies = match (sweep.runs.len(), sweep.distinct_replies) {
-        (runs, 1) if runs > 1 => format!("all {runs} replies are the same"),
-        (runs, distinct) => format!("{distinct} distinct of {runs}"),
+        (1, _) => "1 reply".to_owned(),
+        (runs, 1) => format!("all {runs} replies are the same"),
+        (runs, distinct) => format!("{distinct} distinct replies of {runs}"),
     };
-    let tokens = sweep.low_probability_tokens;
-    let plural = if tokens == 1 { "" } else { "s" };
+    let tokens = plural(sweep.low_probability_tokens, "token");
     writeln!(
         out,
-        "\n{BOLD}{}{BOLD:#}: {replies}, {tokens} token{plural} below {:.2}",
+        "\n{BOLD}{}{BOLD:#}: {replies}, {tokens} below {:.2}",
         sweep.label, settings.threshold
     )?;
     sweep
         .runs
         .iter()
-        .try_for_each(|run| reply(&run.run.to_string(), run, out))
+        .try_for_each(|run| reply(&run.run.to_string(), run, settings.threshold, out))
 }
 
 /// One reply, its lines under each other, with the marked tokens in colour and a word on why it was cut off.
-fn reply(label: &str, run: &Run, out: &mut impl Write) -> io::Result<()> {
-    let text = escape_text(&run.marked);
-    let coloured = text
-        .replace('【', &format!("{LOW}【"))
-        .replace('】', &format!("】{LOW:#}"));
-    for (index, line) in coloured.split('\n').enumerate() {
-        match index {
-            0 => write!(out, "  {DIM}{label:>3}{DIM:#}  {line}")?,
-            _ => write!(out, "\n       {line}")?,
+fn reply(label: &str, run: &Run, threshold: f64, out: &mut impl Write) -> io::Result<()> {
+    let coloured = |piece| match piece {
+        Piece::Text(text) => escape_text(&text),
+        Piece::Low { token, prob } => format!("{LOW}【{token}|{prob:.2}】{LOW:#}"),
+    };
+    let text: String = pieces(run, threshold).into_iter().map(coloured).collect();
+    let ending = match run.finish_reason {
+        FinishReason::Stop => String::new(),
+        FinishReason::Length => {
+            let tokens = plural(run.steps.len(), "token");
+            format!(" {DIM}(cut off after {tokens}){DIM:#}")
+        }
+        FinishReason::Context => {
+            format!(" {DIM}(cut off at the model's longest sequence){DIM:#}")
+        }
+    };
+    for (index, line) in (text + &ending).split('\n').enumerate() {
+        match (index, line) {
+            (0, _) => writeln!(out, "  {DIM}{label:>3}{DIM:#}  {line}")?,
+            (_, "") => writeln!(out)?,
+            _ => writeln!(out, "       {line}")?,
         }
     }
-    match run.finish_reason {
-        FinishReason::Stop => writeln!(out),
-        FinishReason::Length => writeln!(out, " {DIM}(cut off by --max-new-tokens){DIM:#}"),
-        FinishReason::Context => writeln!(
-            out,
-            " {DIM}(cut off at the model's longest sequence){DIM:#}"
-        ),
-    }
+    Ok(())
 }
 
 fn is_low(step: &Step, settings: &Settings) -> bool {
     f64::from(step.prob) < settings.threshold
-}
-
-/// A token as a cell shows it: its bytes escaped, or the name of an id that has none.
-fn shown(token: &str, bytes: &[u8]) -> String {
-    match bytes {
-        [] => escape_line(token),
-        _ => escape(bytes),
-    }
 }
 
 /// Cuts a cell to `width` columns, the last of which then says so.
@@ -299,6 +311,27 @@ fn cut(text: &str, width: usize) -> String {
     cut + "…"
 }
 
+/// A prompt on one line, cut where it would fill the screen.
+fn title(prompt: &str) -> String {
+    let shown = escape_line(prompt);
+    match shown.width() {
+        0..=PROMPT_WIDTH => shown,
+        _ => format!(
+            "{} ({} characters)",
+            cut(&shown, PROMPT_WIDTH),
+            prompt.chars().count()
+        ),
+    }
+}
+
+/// A count with its noun: `1 token`, `2 tokens`.
+fn plural(count: usize, noun: &str) -> String {
+    match count {
+        1 => format!("1 {noun}"),
+        _ => format!("{count} {noun}s"),
+    }
+}
+
 fn left(text: &str, width: usize) -> String {
     format!("{text}{}", " ".repeat(width.saturating_sub(text.width())))
 }
@@ -310,4 +343,292 @@ fn right(text: &str, width: usize) -> String {
 /// A mass as it stands in a title: 0.9 is `90`, 0.995 is `99.5`.
 fn percent(mass: f64) -> String {
     format!("{}", (mass * 1e6).round() / 1e4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{FinishReason, PromptError, TemperedCandidate};
+
+    fn step(token: &str, prob: f32, mass_count: usize, runners_up: &[(&str, f32)]) -> Step {
+        let candidates = [(token, prob)];
+        let candidates = candidates.iter().chain(runners_up).zip(0..);
+        let top_logprobs: Vec<Candidate> = candidates
+            .map(|(&(token, prob), token_id)| Candidate {
+                token_id,
+                token: token.into(),
+                bytes: token.bytes().collect(),
+                special: false,
+                logprob: prob.ln(),
+                prob,
+            })
+            .collect();
+        Step {
+            token_id: 0,
+            token: token.into(),
+            bytes: token.bytes().collect(),
+            logit: 0.0,
+            logprob: prob.ln(),
+            prob,
+            rank: 1,
+            entropy_bits: 0.0,
+            mass_count,
+            margin: None,
+            special: token.starts_with("<|"),
+            sampling: None,
+            top_logprobs,
+        }
+    }
+
+    fn run(finish_reason: FinishReason, steps: Vec<Step>) -> Run {
+        Run {
+            run: 0,
+            text: String::new(),
+            marked: String::new(),
+            finish_reason,
+            incomplete_bytes: Vec::new(),
+            steps,
+        }
+    }
+
+    fn record(greedy: Run, sweeps: Vec<Sweep>) -> Record {
+        let done = PromptRecord {
+            id: None,
+            prompt: "Where?\nHere.".into(),
+            system: None,
+            rendered: String::new(),
+            prompt_token_ids: vec![1],
+            greedy,
+            sweeps,
+        };
+        let failed = PromptError {
+            id: Some("second".into()),
+            prompt: "x".repeat(300),
+            error: "it is too long".into(),
+        };
+        Record {
+            schema: 1,
+            program: "logprobs 0.0.0".into(),
+            model: model_info(),
+            settings: Settings {
+                max_new_tokens: 64,
+                samples: 2,
+                seed: 0,
+                candidates: 5,
+                mass: 0.9,
+                threshold: 0.3,
+                thinking: None,
+                raw: false,
+                system: None,
+                filter_order: Vec::new(),
+                template_source: None,
+                stop_ids: Vec::new(),
+                run: None,
+                plain_text: false,
+                template_date: None,
+            },
+            prompts: vec![PromptEntry::Done(done), PromptEntry::Failed(failed)],
+        }
+    }
+
+    fn model_info() -> ModelInfo {
+        ModelInfo {
+            id: "org/model".into(),
+            revision: Some("abc".into()),
+            architecture: "llama".into(),
+            vocab_size: 320,
+            weights_dtype: "bf16".into(),
+            compute_dtype: "f32".into(),
+            device: "cpu".into(),
+        }
+    }
+
+    fn steps_of_a_reply() -> Vec<Step> {
+        vec![
+            step("The", 0.55, 22, &[("Paris", 0.12), ("法国", 0.04)]),
+            step("法国", 0.02, 1234, &[(" capital", 0.02), ("\n", 0.01)]),
+            step("🏕️", 0.9951, 1, &[("👨‍👩‍👧", 0.0049)]),
+            step(" of", 1.0, 1, &[]),
+            step("<|im_end|>", 0.92, 1, &[(" I", 0.02)]),
+        ]
+    }
+
+    /// What `print` writes after its first blank line, escape sequences included.
+    fn printed(print: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> String {
+        let mut out = Vec::new();
+        print(&mut out).expect("a vector takes everything");
+        let text = String::from_utf8(out).expect("UTF-8");
+        text.trim_start_matches('\n').to_owned()
+    }
+
+    fn plain(print: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> String {
+        anstream::adapter::strip_str(&printed(print)).to_string()
+    }
+
+    #[test]
+    fn the_header_says_what_the_columns_are() {
+        let record = record(run(FinishReason::Stop, Vec::new()), Vec::new());
+        insta::assert_snapshot!(plain(|out| header(&record, out)), @r"
+        logprobs 0.0.0: org/model at abc (llama, vocabulary of 320, bf16 weights, f32 on cpu)
+        seed 0, 2 samples of each setting, at most 64 new tokens
+          prob    the model's own probability: temperature 1, whole vocabulary, before any filter
+          n90     how many of the best candidates together reach 90 %
+          【…】   a token with prob below 0.30
+        ");
+    }
+
+    #[test]
+    fn one_row_a_step_and_columns_by_width() {
+        let record = record(run(FinishReason::Stop, steps_of_a_reply()), Vec::new());
+        insta::assert_snapshot!(plain(|out| prompt(&record, 0, None, out)), @r"
+        Prompt 1: Where?\nHere.
+
+          step  token       prob   n90  runners-up
+             1  The         0.55    22  Paris 0.12   法国 0.04
+             2  法国        0.02  1234  ␠capital 0.02   \n 0.01
+             3  🏕\u{FE0F}   1.00     1  👨\u{200D}👩\u{200D}👧 0.00
+             4  ␠of         1.00     1
+             5  <|im_end|>  0.92     1  ␠I 0.02
+
+        greedy
+               The【法国|0.02】🏕️ of
+        ");
+    }
+
+    #[test]
+    fn what_does_not_fit_the_terminal_is_left_out() {
+        let record = record(run(FinishReason::Stop, steps_of_a_reply()), Vec::new());
+        insta::assert_snapshot!(plain(|out| prompt(&record, 0, Some(50), out)), @r"
+        Prompt 1: Where?\nHere.
+
+          step  token       prob   n90  runners-up
+             1  The         0.55    22  Paris 0.12
+             2  法国        0.02  1234  ␠capital 0.02
+             3  🏕\u{FE0F}   1.00     1
+             4  ␠of         1.00     1
+             5  <|im_end|>  0.92     1  ␠I 0.02
+
+        greedy
+               The【法国|0.02】🏕️ of
+        ");
+    }
+
+    #[test]
+    fn only_improbable_tokens_have_a_colour() {
+        let steps = vec![step("a", 0.9, 1, &[]), step("b", 0.1, 9, &[])];
+        let record = record(run(FinishReason::Length, steps), Vec::new());
+        let coloured = printed(|out| prompt(&record, 0, None, out)).replace('\u{1b}', "^");
+        insta::assert_snapshot!(coloured, @r"
+        ^[1mPrompt 1: Where?\nHere.^[0m
+
+        ^[2m  step  token  prob  n90  runners-up^[0m
+             1  a      0.90    1
+             2  ^[1m^[31mb      0.10^[0m    9
+
+        ^[1mgreedy^[0m
+          ^[2m   ^[0m  a^[1m^[31m【b|0.10】^[0m ^[2m(cut off after 2 tokens)^[0m
+        ");
+    }
+
+    #[test]
+    fn sweeps_say_how_their_replies_differ() {
+        let lines = [step("a\n\nb", 0.9, 1, &[]), step(" 【x】", 0.2, 1, &[])];
+        let replies = [
+            run(FinishReason::Length, lines.to_vec()),
+            run(FinishReason::Context, lines.to_vec()),
+        ];
+        let sweep = |label: &str, distinct_replies, runs: &[Run]| Sweep {
+            label: label.into(),
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            distinct_replies,
+            low_probability_tokens: runs.len(),
+            runs: runs.to_vec(),
+        };
+        let sweeps = vec![
+            sweep("temperature 0.3", 1, &replies),
+            sweep("temperature 0.7", 2, &replies),
+            sweep("temperature 1.0", 1, &replies[..1]),
+        ];
+        let greedy = vec![step("a", 0.9, 1, &[])];
+        let record = record(run(FinishReason::Length, greedy), sweeps);
+        insta::assert_snapshot!(plain(|out| prompt(&record, 0, None, out)), @r"
+        Prompt 1: Where?\nHere.
+
+          step  token  prob  n90  runners-up
+             1  a      0.90    1
+
+        greedy
+               a (cut off after 1 token)
+
+        temperature 0.3: all 2 replies are the same, 2 tokens below 0.30
+            0  a
+
+               b 【【x】|0.20】 (cut off after 2 tokens)
+            0  a
+
+               b 【【x】|0.20】 (cut off at the model's longest sequence)
+
+        temperature 0.7: 2 distinct replies of 2, 2 tokens below 0.30
+            0  a
+
+               b 【【x】|0.20】 (cut off after 2 tokens)
+            0  a
+
+               b 【【x】|0.20】 (cut off at the model's longest sequence)
+
+        temperature 1.0: 1 reply, 1 token below 0.30
+            0  a
+
+               b 【【x】|0.20】 (cut off after 2 tokens)
+        ");
+    }
+
+    #[test]
+    fn a_prompt_that_could_not_be_run_is_cut_and_says_why() {
+        let record = record(run(FinishReason::Stop, Vec::new()), Vec::new());
+        insta::assert_snapshot!(plain(|out| prompt(&record, 1, None, out)), @r"
+        Prompt 2 [second]: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx… (300 characters)
+
+        could not be run: it is too long
+        ");
+    }
+
+    #[test]
+    fn step1_has_a_column_for_each_temperature() {
+        let candidate = |token: &str, logit, probs: [f32; 2]| TemperedCandidate {
+            token_id: 0,
+            token: token.into(),
+            bytes: token.bytes().collect(),
+            special: false,
+            logit,
+            probs: probs.to_vec(),
+        };
+        let record = TemperatureStep1 {
+            schema: 1,
+            program: "logprobs 0.0.0".into(),
+            model: model_info(),
+            prompt: "Where?".into(),
+            rendered: String::new(),
+            prompt_token_ids: vec![1],
+            temperatures: vec![0.5, 1e38],
+            candidates: vec![
+                candidate("法国", 12.0, [1.0, 0.00312]),
+                candidate(" Paris", -1.256, [0.0, 0.00312]),
+            ],
+            rest: vec![0.0, 0.99376],
+        };
+        insta::assert_snapshot!(plain(|out| temperature_step1(&record, out)), @r"
+        logprobs 0.0.0: org/model at abc (llama, vocabulary of 320, bf16 weights, f32 on cpu)
+
+        Prompt: Where?
+
+          token   logit  T = 0.5  T = 1e38
+          法国    12.00  100.0 %     0.3 %
+          ␠Paris  -1.26    0.0 %     0.3 %
+          rest             0.0 %    99.4 %
+        ");
+    }
 }

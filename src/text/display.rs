@@ -49,6 +49,14 @@ pub fn escape(bytes: &[u8]) -> String {
     shown
 }
 
+/// Returns a token of a record for one cell: its bytes as [`escape`] shows them, or the name of an id that has none.
+pub fn cell(token: &str, bytes: &[u8]) -> String {
+    match bytes {
+        [] => escape_line(token),
+        _ => escape(bytes),
+    }
+}
+
 /// Returns a reply or prompt for the terminal: line breaks, tabs, all kinds of spaces, backslashes and joined emoji stay
 /// as they are, everything else that does not show itself is escaped as in [`escape`]. Meant for reading: different
 /// texts may look the same.
