@@ -21,14 +21,14 @@ const BYTES: &[u8; SIZE] =
     b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456.\n\xe4\xbd\xa0";
 
 /// A checkpoint in the making: the distribution after each token, as far as it was set.
-struct Crafted {
+pub(crate) struct Crafted {
     columns: BTreeMap<u8, Vec<(u8, f32)>>,
     config: Value,
     files: Vec<(&'static str, Value)>,
 }
 
 impl Crafted {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let config = json!({
             "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": SIZE, "hidden_size": SIZE,
             "intermediate_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
@@ -42,13 +42,13 @@ impl Crafted {
     }
 
     /// Sets the logits after a token; all others are never drawn.
-    fn logits(mut self, after: u8, logits: &[(u8, f32)]) -> Self {
+    pub(crate) fn logits(mut self, after: u8, logits: &[(u8, f32)]) -> Self {
         self.columns.insert(after, logits.to_vec());
         self
     }
 
     /// Sets the probabilities after a token.
-    fn probs(self, after: u8, probs: &[(u8, f64)]) -> Self {
+    pub(crate) fn probs(self, after: u8, probs: &[(u8, f64)]) -> Self {
         let logits: Vec<_> = probs
             .iter()
             .map(|&(token, prob)| (token, prob.ln() as f32))
@@ -56,17 +56,17 @@ impl Crafted {
         self.logits(after, &logits)
     }
 
-    fn config(mut self, key: &str, value: Value) -> Self {
+    pub(crate) fn config(mut self, key: &str, value: Value) -> Self {
         self.config[key] = value;
         self
     }
 
-    fn file(mut self, name: &'static str, value: Value) -> Self {
+    pub(crate) fn file(mut self, name: &'static str, value: Value) -> Self {
         self.files.push((name, value));
         self
     }
 
-    fn write(&self) -> TempDir {
+    pub(crate) fn write(&self) -> TempDir {
         let folder = tempfile::tempdir().expect("a temporary folder");
         self.write_tensors(folder.path())
             .expect("the tensors are written");
@@ -174,7 +174,7 @@ fn record(model: &Path, arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).expect("a record")
 }
 
-fn id(byte: u8) -> u8 {
+pub(crate) fn id(byte: u8) -> u8 {
     BYTES
         .iter()
         .position(|&other| other == byte)

@@ -1,8 +1,12 @@
 //! One binary for all integration tests, so that candle links once.
 
 mod checkpoint;
+mod command;
 mod crafted;
 mod hub;
 mod parity;
+mod program;
 mod qwen35_2b;
+mod reports;
+mod schema;
 mod smollm;
