@@ -78,10 +78,10 @@ pub struct Step1Request {
 #[derive(Debug, Clone, PartialEq, Args)]
 #[command(next_help_heading = "Model")]
 pub struct ModelRequest {
-    /// Hub id, folder in Hugging Face layout, or .gguf file
+    /// Hub id, folder in Hugging Face layout, .gguf file, or demo: a tiny built-in experiment that knows nothing but what it was taught
     #[arg(
         long,
-        value_name = "ID|FOLDER|FILE.gguf",
+        value_name = "ID|FOLDER|FILE.gguf|demo",
         default_value = "Qwen/Qwen3.5-2B"
     )]
     pub model: OsString,
@@ -231,6 +231,7 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
+  logprobs --model demo
   logprobs --prompt 'What is the capital of France? Answer in one sentence.'
   logprobs --model Qwen/Qwen3.5-0.8B --prompts-file prompts.txt --out results
   logprobs --model ./SmolLM2-135M-Instruct.Q4_1.gguf -p 'Name a colour.' --temps 0.5 1.0 --samples 10

@@ -14,6 +14,8 @@
 pub mod analysis;
 pub mod checkpoint;
 pub mod cli;
+#[cfg(feature = "demo")]
+pub mod demo;
 pub mod device;
 pub mod distribution;
 pub mod explore;

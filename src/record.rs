@@ -41,6 +41,9 @@ pub struct ModelInfo {
     pub compute_dtype: String,
     /// `cpu`, `cuda` or `metal`.
     pub device: String,
+    /// What a reader must know of the model, where there is such a thing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 /// What holds for every prompt of a record.

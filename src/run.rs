@@ -336,7 +336,15 @@ fn open(request: &ModelRequest, messages: &Stderr) -> Result<Checkpoint> {
         offline: request.offline,
         progress: !messages.quiet,
     };
-    let checkpoint = Checkpoint::open(&source, &options)?;
+    let checkpoint = Checkpoint::open(&source, &options);
+    #[cfg(feature = "demo")]
+    let checkpoint = checkpoint.map_err(|error| match source {
+        Source::Hub { .. } => {
+            anyhow::anyhow!("{error:#} (--model demo is built in and needs no download)")
+        }
+        _ => error,
+    });
+    let checkpoint = checkpoint?;
     checkpoint.notes.iter().for_each(|note| messages.warn(note));
     Ok(checkpoint)
 }
@@ -478,6 +486,7 @@ fn model_info(checkpoint: &Checkpoint, compute: &Compute) -> ModelInfo {
         weights_dtype: checkpoint.weights_dtype.clone(),
         compute_dtype: compute.dtype_name().to_owned(),
         device: compute.device_name.to_owned(),
+        note: checkpoint.note.map(str::to_owned),
     }
 }
 

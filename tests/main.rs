@@ -3,6 +3,8 @@
 mod checkpoint;
 mod command;
 mod crafted;
+#[cfg(feature = "demo")]
+mod demo;
 mod hub;
 mod parity;
 mod program;

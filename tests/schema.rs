@@ -27,6 +27,8 @@ pub(crate) struct ModelInfo {
     pub(crate) weights_dtype: String,
     pub(crate) compute_dtype: String,
     pub(crate) device: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) note: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]

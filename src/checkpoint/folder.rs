@@ -10,6 +10,8 @@ use serde_json::Value;
 
 use super::placeholder;
 use super::weights::{self, WeightMap, WeightNames};
+#[cfg(feature = "demo")]
+use crate::demo;
 
 /// The files of a model in one folder.
 #[derive(Debug)]
@@ -63,6 +65,29 @@ impl Folder {
             chat_template_json: optional("chat_template.json")?,
             weight_files,
             weight_map,
+        })
+    }
+}
+
+#[cfg(feature = "demo")]
+impl Folder {
+    /// Returns the folder `src/demo` as the program carries it inside; its weights are not among the files.
+    ///
+    /// # Errors
+    /// When its JSON is damaged.
+    pub fn demo() -> Result<Self> {
+        Ok(Self {
+            path: demo::NAME.into(),
+            config: serde_json::from_str(demo::CONFIG).context("config.json")?,
+            generation_config: None,
+            tokenizer_config: Some(
+                serde_json::from_str(demo::TOKENIZER_CONFIG).context("tokenizer_config.json")?,
+            ),
+            tokenizer_json: demo::TOKENIZER.to_vec(),
+            chat_template_file: Some(demo::CHAT_TEMPLATE.to_owned()),
+            chat_template_json: None,
+            weight_files: Vec::new(),
+            weight_map: None,
         })
     }
 }

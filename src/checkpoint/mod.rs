@@ -19,6 +19,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
+#[cfg(feature = "demo")]
+use crate::demo;
 use crate::model::TensorSource;
 use crate::model::config::DecoderConfig;
 use crate::text::chat::ChatTemplate;
@@ -58,6 +60,8 @@ pub struct Checkpoint {
     pub stop_ids: Vec<u32>,
     /// The tensors.
     pub weights: Box<dyn TensorSource + Send + Sync>,
+    /// What a reader of the results must know of the model.
+    pub note: Option<&'static str>,
     /// What the user should know about these files, a sentence each.
     pub notes: Vec<String>,
 }
@@ -69,11 +73,20 @@ impl Checkpoint {
     /// Names the file or key that is missing, damaged or not supported, and what to do.
     pub fn open(source: &Source, options: &HubOptions) -> Result<Self> {
         let checkpoint = match source {
-            Source::Folder(path) => Self::from_folder(path, name_of(path))?,
+            Source::Folder(path) => Self::from_path(path, name_of(path))?,
+            #[cfg(feature = "demo")]
+            Source::Demo => {
+                let weights = SafetensorsFiles::built_in("model.safetensors", demo::WEIGHTS)?;
+                let note = Some(demo::NOTE);
+                Self {
+                    note,
+                    ..Self::from_folder(Folder::demo()?, weights, demo::NAME.to_owned())?
+                }
+            }
             Source::Gguf(path) => Self::from_gguf(path)?,
             Source::Hub { id, revision } => {
                 let snapshot = hub::fetch(id, revision.as_deref(), options)?;
-                let checkpoint = Self::from_folder(&snapshot.folder, id.clone())?;
+                let checkpoint = Self::from_path(&snapshot.folder, id.clone())?;
                 Self {
                     revision: snapshot.revision,
                     ..checkpoint
@@ -83,8 +96,14 @@ impl Checkpoint {
         checkpoint.checked()
     }
 
-    fn from_folder(path: &Path, id: String) -> Result<Self> {
+    fn from_path(path: &Path, id: String) -> Result<Self> {
         let folder = Folder::open(path)?;
+        let weights = SafetensorsFiles::open(&folder.weight_files, folder.weight_map.as_ref())?;
+        Self::from_folder(folder, weights, id)
+    }
+
+    fn from_folder(folder: Folder, weights: SafetensorsFiles, id: String) -> Result<Self> {
+        let path = &folder.path;
         let config = DecoderConfig::from_hf(&folder.config)
             .with_context(|| path.join("config.json").display().to_string())?;
         let tokenizer =
@@ -94,7 +113,6 @@ impl Checkpoint {
             .chat_template()?
             .map(|(source, text)| ChatTemplate::new(source, &text, folder.special_tokens()))
             .transpose()?;
-        let weights = SafetensorsFiles::open(&folder.weight_files, folder.weight_map.as_ref())?;
         let mut notes = Vec::new();
         if config.tie_word_embeddings == Some(true) && weights.contains("lm_head.weight") {
             notes.push("config.json ties the head to the embedding: the checkpoint's own lm_head.weight is not used".into());
@@ -109,6 +127,7 @@ impl Checkpoint {
             template,
             config,
             weights: Box::new(weights),
+            note: None,
             notes,
         })
     }
@@ -142,6 +161,7 @@ impl Checkpoint {
             template,
             weights: Box::new(file.into_weights(config.clone())),
             config,
+            note: None,
             notes: Vec::new(),
         })
     }

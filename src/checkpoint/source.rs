@@ -16,6 +16,9 @@ pub enum Source {
     Folder(PathBuf),
     /// A GGUF file.
     Gguf(PathBuf),
+    /// The model inside the program.
+    #[cfg(feature = "demo")]
+    Demo,
     /// A model on the hub, perhaps already in the cache.
     Hub {
         /// `name` or `org/name`.
@@ -26,12 +29,21 @@ pub enum Source {
 }
 
 impl Source {
-    /// Returns what `model` means. A folder of that name wins over a hub id of the same spelling.
+    /// Returns what `model` means. `demo` is the built-in model (a folder of that name is `./demo`); a folder wins over a
+    /// hub id of the same spelling.
     ///
     /// # Errors
     /// When a path does not exist or is of no use, the id cannot be one, or a revision is given for local files.
     pub fn locate(model: &OsStr, revision: Option<&str>) -> Result<Self> {
         ensure!(!model.is_empty(), "--model is empty ({EXPECTED})");
+        #[cfg(feature = "demo")]
+        if model == crate::demo::NAME {
+            ensure!(
+                revision.is_none(),
+                "--revision is for a model on the hub, but `demo` is built in"
+            );
+            return Ok(Self::Demo);
+        }
         let path = Path::new(model);
         let source = match std::fs::metadata(path) {
             Ok(found) if found.is_dir() => Self::Folder(path.to_owned()),
@@ -53,7 +65,7 @@ impl Source {
 }
 
 const EXPECTED: &str =
-    "expected a folder, a .gguf file, or a hub id such as `Qwen/Qwen3.5-2B` or `gpt2`";
+    "expected a folder, a .gguf file, `demo`, or a hub id such as `Qwen/Qwen3.5-2B` or `gpt2`";
 
 /// Refuses what cannot be the id of a model on the hub.
 ///

@@ -166,7 +166,11 @@ fn model(program: &str, model: &ModelInfo, out: &mut impl Write) -> io::Result<(
         model.weights_dtype,
         model.compute_dtype,
         model.device
-    )
+    )?;
+    match &model.note {
+        Some(note) => writeln!(out, "{BOLD}{}{BOLD:#}", escape_line(note)),
+        None => Ok(()),
+    }
 }
 
 /// The step table of the greedy reply, and the reply.
@@ -440,6 +444,7 @@ mod tests {
             weights_dtype: "bf16".into(),
             compute_dtype: "f32".into(),
             device: "cpu".into(),
+            note: None,
         }
     }
 

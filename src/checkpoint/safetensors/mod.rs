@@ -52,6 +52,7 @@ struct StoredTensor {
 enum Content {
     Mapped(Mmap),
     Read(Vec<u8>),
+    BuiltIn(&'static [u8]),
 }
 
 impl Deref for Content {
@@ -61,6 +62,7 @@ impl Deref for Content {
         match self {
             Self::Mapped(map) => map,
             Self::Read(bytes) => bytes,
+            Self::BuiltIn(bytes) => bytes,
         }
     }
 }
@@ -72,10 +74,30 @@ impl SafetensorsFiles {
     /// Names the file and what is wrong with it, the tensors that the index promises but its files lack, a tensor that
     /// two files hold, or that there is no embedding under any known prefix.
     pub fn open(paths: &[PathBuf], index: Option<&WeightMap>) -> Result<Self> {
-        let mut files = Vec::with_capacity(paths.len());
+        let contents = paths
+            .iter()
+            .map(|path| Ok((path.clone(), read_or_map(path)?)));
+        Self::from_contents(contents, index)
+    }
+
+    /// Checks the header of a file that the program carries inside; `name` is what errors call it.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn built_in(name: &str, bytes: &'static [u8]) -> Result<Self> {
+        let contents = std::iter::once(Ok((PathBuf::from(name), Content::BuiltIn(bytes))));
+        Self::from_contents(contents, None)
+    }
+
+    fn from_contents(
+        contents: impl Iterator<Item = Result<(PathBuf, Content)>>,
+        index: Option<&WeightMap>,
+    ) -> Result<Self> {
+        let mut files = Vec::new();
         let mut stored: BTreeMap<String, StoredTensor> = BTreeMap::new();
-        for path in paths {
-            let content = read_or_map(path)?;
+        for content in contents {
+            let (path, content) = content?;
+            let path = path.as_path();
             placeholder::refuse(path, &content[..content.len().min(1024)])?;
             let tensors = header::read(&content).with_context(|| path.display().to_string())?;
             for tensor in tensors {
@@ -97,7 +119,7 @@ impl SafetensorsFiles {
                 }
             }
             files.push(WeightFile {
-                path: path.clone(),
+                path: path.to_owned(),
                 content,
             });
         }
