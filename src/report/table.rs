@@ -13,6 +13,7 @@ use crate::record::{
     Candidate, FinishReason, ModelInfo, PromptEntry, PromptRecord, Record, Run, Settings, Step,
     Sweep, TemperatureStep1,
 };
+use crate::report::wrap::Lines;
 use crate::text::display::{cell, escape_line, escape_text};
 
 const BOLD: Style = Style::new().bold();
@@ -21,6 +22,10 @@ const LOW: Style = AnsiColor::Red.on_default().bold();
 
 /// Widest cell of a token; longer ones are cut.
 const TOKEN_WIDTH: usize = 24;
+/// Columns in front of a reply.
+const INDENT: usize = 7;
+/// Terminals with fewer columns break replies themselves.
+const NARROWEST: usize = 30;
 /// Longest prompt that is shown whole.
 const PROMPT_WIDTH: usize = 240;
 
@@ -95,7 +100,7 @@ pub fn prompt(
             steps(done, &record.settings, width, out)?;
             done.sweeps
                 .iter()
-                .try_for_each(|s| sweep(s, &record.settings, out))
+                .try_for_each(|s| sweep(s, &record.settings, width, out))
         }
         PromptEntry::Failed(failed) => writeln!(
             out,
@@ -223,7 +228,7 @@ fn steps(
         writeln!(out, "{head}{runners_up}")?;
     }
     writeln!(out, "\n{BOLD}greedy{BOLD:#}")?;
-    reply("", &prompt.greedy, settings.threshold, out)
+    reply("", &prompt.greedy, settings.threshold, width, out)
 }
 
 /// The candidates that were not taken, as many as fit.
@@ -250,7 +255,12 @@ fn runners_up(step: &Step, room: Option<usize>) -> String {
     line
 }
 
-fn sweep(sweep: &Sweep, settings: &Settings, out: &mut impl Write) -> io::Result<()> {
+fn sweep(
+    sweep: &Sweep,
+    settings: &Settings,
+    width: Option<usize>,
+    out: &mut impl Write,
+) -> io::Result<()> {
     let replies = match (sweep.runs.len(), sweep.distinct_replies) {
         (1, _) => "1 reply".to_owned(),
         (runs, 1) => format!("all {runs} replies are the same"),
@@ -265,31 +275,45 @@ fn sweep(sweep: &Sweep, settings: &Settings, out: &mut impl Write) -> io::Result
     sweep
         .runs
         .iter()
-        .try_for_each(|run| reply(&run.run.to_string(), run, settings.threshold, out))
+        .try_for_each(|run| reply(&run.run.to_string(), run, settings.threshold, width, out))
 }
 
 /// One reply, its lines under each other, with the marked tokens in colour and a word on why it was cut off.
-fn reply(label: &str, run: &Run, threshold: f64, out: &mut impl Write) -> io::Result<()> {
-    let coloured = |piece| match piece {
-        Piece::Text(text) => escape_text(&text),
-        Piece::Low { token, prob } => format!("{LOW}【{token}|{prob:.2}】{LOW:#}"),
-    };
-    let text: String = pieces(run, threshold).into_iter().map(coloured).collect();
+fn reply(
+    label: &str,
+    run: &Run,
+    threshold: f64,
+    width: Option<usize>,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let room = width.filter(|&width| width >= NARROWEST);
+    let mut lines = Lines::new(room.map(|width| width - INDENT));
+    for piece in pieces(run, threshold) {
+        match piece {
+            Piece::Text(text) => lines.text(&escape_text(&text)),
+            Piece::Low { token, prob } => {
+                let mark = format!("【{token}|{prob:.2}】");
+                lines.unit(&mark, &format!("{LOW}{mark}{LOW:#}"));
+            }
+        }
+    }
     let ending = match run.finish_reason {
-        FinishReason::Stop => String::new(),
-        FinishReason::Length => {
-            let tokens = plural(run.steps.len(), "token");
-            format!(" {DIM}(cut off after {tokens}){DIM:#}")
-        }
-        FinishReason::Context => {
-            format!(" {DIM}(cut off at the model's longest sequence){DIM:#}")
-        }
+        FinishReason::Stop => None,
+        FinishReason::Length => Some(format!(
+            "(cut off after {})",
+            plural(run.steps.len(), "token")
+        )),
+        FinishReason::Context => Some("(cut off at the model's longest sequence)".to_owned()),
     };
-    for (index, line) in (text + &ending).split('\n').enumerate() {
-        match (index, line) {
+    if let Some(ending) = ending {
+        lines.text(" ");
+        lines.unit(&ending, &format!("{DIM}{ending}{DIM:#}"));
+    }
+    for (index, line) in lines.finish().iter().enumerate() {
+        match (index, line.as_str()) {
             (0, _) => writeln!(out, "  {DIM}{label:>3}{DIM:#}  {line}")?,
             (_, "") => writeln!(out)?,
-            _ => writeln!(out, "       {line}")?,
+            _ => writeln!(out, "{:INDENT$}{line}", "")?,
         }
     }
     Ok(())
@@ -319,7 +343,8 @@ fn cut(text: &str, width: usize) -> String {
 fn title(prompt: &str) -> String {
     let shown = escape_line(prompt);
     match shown.width() {
-        0..=PROMPT_WIDTH => shown,
+        0 => "(empty)".to_owned(),
+        1..=PROMPT_WIDTH => shown,
         _ => format!(
             "{} ({} characters)",
             cut(&shown, PROMPT_WIDTH),
