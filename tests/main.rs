@@ -10,5 +10,6 @@ mod parity;
 mod program;
 mod qwen35_2b;
 mod reports;
+mod samples;
 mod schema;
 mod smollm;

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Makes every recorded file of this folder anew: the two English prompts on SmolLM2-135M-Instruct, all settings at their
+# defaults. Give the program's path to skip the build: record.sh target/release/logprobs
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+fact='What is the capital of France? Answer in one sentence.'
+detail='Recommend an independent coffee shop in Seattle with its name and street address, in one sentence.'
+out=sample_output_en
+name=smollm2-135m-instruct
+
+logprobs=${1:-${CARGO_TARGET_DIR:-target}/release/logprobs}
+if [ $# -eq 0 ]; then cargo build --release --locked; fi
+model=$(tests/fixtures/get-smollm2.sh)
+
+# a record is never overwritten; a wide terminal keeps all runners-up in the text
+rm -f "$out/$name.json"
+export COLUMNS=9999 NO_COLOR=1
+"$logprobs" --model "$model" --prompt "$fact" --prompt "$detail" --device cpu --out "$out/$name.json" > "$out/$name.txt"
+"$logprobs" temperature-step1 --model "$model" --prompt "$fact" --device cpu --out "$out" > /dev/null
