@@ -9,6 +9,8 @@ mod hub;
 mod parity;
 mod program;
 mod qwen35_2b;
+#[cfg(unix)]
+mod readme;
 mod reports;
 mod samples;
 mod schema;
