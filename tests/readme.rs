@@ -44,6 +44,8 @@ fn blocks(readme: &str) -> Vec<Block<'_>> {
         match (line.strip_prefix("```"), open.take()) {
             (Some(_), Some(block)) => blocks.push(block),
             (Some(language), None) => {
+                let is_known = ["console", "sh"].contains(&language);
+                assert!(is_known, "line {}: a block of kind `{language}`", index + 1);
                 open = Some(Block {
                     language,
                     above,
@@ -276,18 +278,6 @@ fn file_map() -> Vec<String> {
 fn renewed(readme: &str) -> String {
     let shell = Shell::new();
     let mut lines: Vec<String> = readme.lines().map(str::to_owned).collect();
-    for block in blocks(readme)
-        .iter()
-        .rev()
-        .filter(|b| b.language != "console")
-    {
-        assert!(
-            matches!(block.language, "sh" | "text" | "json"),
-            "line {}: unknown kind of block `{}`",
-            block.start,
-            block.language
-        );
-    }
     let sessions: Vec<_> = blocks(readme)
         .into_iter()
         .filter(|block| block.language == "console")
