@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes every recorded file of this folder anew: the two English prompts on SmolLM2-135M-Instruct, all settings at their
-# defaults. Give the program's path to skip the build: record.sh target/release/logprobs
+# Makes every recorded file anew, all settings at their defaults: in this folder the two English prompts on
+# SmolLM2-135M-Instruct and on the built-in demo, in sample_output the two Chinese ones on the demo. Give the program's path to skip the build: record.sh target/release/logprobs
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,7 +14,11 @@ if [ $# -eq 0 ]; then cargo build --release --locked; fi
 model=$(tests/fixtures/get-smollm2.sh)
 
 # a record is never overwritten; a wide terminal keeps all runners-up in the text
-rm -f "$out/$name.json"
+rm -f "$out/$name.json" "$out/demo.json" sample_output/demo.json
 export COLUMNS=9999 NO_COLOR=1
 "$logprobs" --model "$model" --prompt "$fact" --prompt "$detail" --device cpu --out "$out/$name.json" > "$out/$name.txt"
 "$logprobs" temperature-step1 --model "$model" --prompt "$fact" --device cpu --out "$out" > /dev/null
+
+"$logprobs" --model demo --prompt "$fact" --prompt "$detail" --device cpu --out "$out/demo.json" > "$out/demo.txt"
+"$logprobs" --model demo --device cpu --out sample_output/demo.json > sample_output/demo.txt
+"$logprobs" temperature-step1 --model demo --device cpu > /dev/null
