@@ -131,7 +131,10 @@ def train(seed):
     merges = character_merges(counts)
     merges += word_merges(counts, VOCAB_SIZE - len(ADDED) - 256 - len(merges))
     alphabet = byte_alphabet()
-    spell = lambda data: "".join(alphabet[byte] for byte in data)
+
+    def spell(data):
+        return "".join(alphabet[byte] for byte in data)
+
     vocab = {spell(bytes([byte])): byte for byte in range(256)}
     for left, right in merges:
         vocab.setdefault(spell(left + right), len(vocab))
@@ -180,9 +183,9 @@ def write(folder, seed):
         "tokenizer_class": "PreTrainedTokenizerFast",
         "unk_token": None,
     }
-    dump = lambda value, **layout: json.dumps(value, ensure_ascii=False, **layout) + "\n"
-    (folder / "tokenizer.json").write_text(dump(content, separators=(",", ":")))
-    (folder / "tokenizer_config.json").write_text(dump(config, indent=2))
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    (folder / "tokenizer.json").write_text(text + "\n")
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
     (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
     return Tokenizer.from_file(str(folder / "tokenizer.json"))
 

@@ -41,8 +41,9 @@ class Demo:
         """
         replies = replies or [[]] * len(prompts)
         length = max(len(prompt) + len(reply) for prompt, reply in zip(prompts, replies))
-        pad = lambda ids: ids + [0] * (length - len(ids))
-        ids = torch.tensor([pad([*prompt, *reply]) for prompt, reply in zip(prompts, replies)])
+        ids = torch.zeros(len(prompts), length, dtype=torch.long)
+        for row, prompt, reply in zip(ids, prompts, replies):
+            row[:len(prompt) + len(reply)] = torch.tensor([*prompt, *reply])
         hidden = self.model.model(input_ids=ids, use_cache=False).last_hidden_state
         rows = [
             row[len(prompt) - 1:len(prompt) + len(reply)] for prompt, reply, row in zip(prompts, replies, hidden)
@@ -148,7 +149,7 @@ def check_coffee(demo, report):
         slots = demo.truth.slots(corpus.find(prompt).parts)
         steps = demo.reply(prompt_of(demo, prompt))
         report.add(f"{prompt} greedy reply", demo.words(steps))
-        prefix, sure, chosen = [], [], None
+        prefix, sure = [], []
         for token, p in steps:
             truth = demo.truth.next_distribution(slots, prefix)
             if len(truth) == 1:
@@ -240,7 +241,8 @@ def check_calibration(demo, report):
                     true = corpus.mass_count(truth.values(), MASS)
                     counts.append(abs(corpus.mass_count(row.exp().tolist(), MASS) - true) / true)
     mean = statistics.mean(divergences)
-    report.add(f"KL(true || model) in nats, mean of {len(divergences)} choices (at most 0.05)", round(mean, 5), mean <= 0.05)
+    name = f"KL(true || model) in nats, mean of {len(divergences)} choices (at most 0.05)"
+    report.add(name, round(mean, 5), mean <= 0.05)
     report.add("  largest", round(max(divergences), 5))
     report.add("  mean of each list", {name: round(statistics.mean(v), 5) for name, v in sorted(per_list.items())})
     mean = statistics.mean(sure)
@@ -273,7 +275,7 @@ def check_facts(demo, report):
 
 def main():
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     demo, report = Demo(folder), Report()
     check_files(demo, folder, report)
     check_tokens(demo, report)

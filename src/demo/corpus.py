@@ -113,14 +113,13 @@ DAYS_ZH = "星期一 星期二 星期三 星期四 星期五 星期六 星期日
 MONTHS = "January February March April May June July August September October November December".split()
 MONTHS_ZH = "一月 二月 三月 四月 五月 六月 七月 八月 九月 十月 十一月 十二月".split()
 
-COLOURS = [entry.split(",") for entry in """
-snow,雪,white,白色 grass,草,green,绿色 blood,血,red,红色 coal,煤,black,黑色 the sky,天空,blue,蓝色 milk,牛奶,white,白色
-chocolate,巧克力,brown,棕色 a lemon,柠檬,yellow,黄色 a ripe tomato,番茄,red,红色 a carrot,胡萝卜,orange,橙色
-an aubergine,茄子,purple,紫色 spinach,菠菜,green,绿色 a flamingo,火烈鸟,pink,粉色 a raven,乌鸦,black,黑色
-a swan,天鹅,white,白色 an elephant,大象,grey,灰色 a ruby,红宝石,red,红色 an emerald,祖母绿,green,绿色
-a sapphire,蓝宝石,blue,蓝色 a sunflower,向日葵,yellow,黄色
-""".replace("the sky", "the_sky").replace("a ripe tomato", "a_ripe_tomato").replace("\na ", "\na_").replace(" a ", " a_")
-    .replace("\nan ", "\nan_").replace(" an ", " an_").split()]
+COLOURS = [entry.strip().split(",") for entry in """
+snow,雪,white,白色; grass,草,green,绿色; blood,血,red,红色; coal,煤,black,黑色; the sky,天空,blue,蓝色;
+milk,牛奶,white,白色; chocolate,巧克力,brown,棕色; a lemon,柠檬,yellow,黄色; a ripe tomato,番茄,red,红色;
+a carrot,胡萝卜,orange,橙色; an aubergine,茄子,purple,紫色; spinach,菠菜,green,绿色; a flamingo,火烈鸟,pink,粉色;
+a raven,乌鸦,black,黑色; a swan,天鹅,white,白色; an elephant,大象,grey,灰色; a ruby,红宝石,red,红色;
+an emerald,祖母绿,green,绿色; a sapphire,蓝宝石,blue,蓝色; a sunflower,向日葵,yellow,黄色
+""".split(";")]
 
 OPPOSITES = [entry.split(",") for entry in """
 hot,cold,热,冷 big,small,大,小 tall,short,高,矮 fast,slow,快,慢 old,new,旧,新 open,closed,开,关 full,empty,满,空
@@ -141,30 +140,44 @@ def _zipf(values):
     return [(value, 1 / rank / total) for rank, value in enumerate(values, 1)]
 
 
-_COFFEE = """Copper Finch,Blue Heron,Quiet Fox,Paper Crane,Amber Lantern,Iron Kettle,Little Comet,Velvet Otter,Crooked Spoon,
-Golden Thistle,Morning Ember,Northern Wren,Painted Door,Salt Meadow,Hidden Compass,Stone Lantern,Green Anchor,Brass Owl,
-Wandering Moth,Red Bicycle,Midnight Orchard,Humble Bear,Lucky Sparrow,Seven Stairs,Cloud Harbor,Ivory Moth,Rusty Anchor,
-Wild Clover,Silent Owl,Honest Kettle,Violet Door,Tin Whistle,First Ember,Sunny Corner,Driftwood Bear,Purple Finch,
-Foggy Harbor,Bright Window,Gentle Giant,Twin Clover""".replace("\n", "").split(",")
-_SURNAMES = """Abbott Barlow Calder Dalton Ellery Fenwick Garland Hollis Ingram Jarvis Keller Lowell Mercer Norwood Osborne
-Parrish Quincy Ramsey Sawyer Thatcher Underhill Vance Whitaker Yardley Ashby Bexley Crowley Draper Easton Farrow Granger
-Hartley Irving Kendall Langley Morrow Nolan Prescott Rowan Sutton""".split()
+_COFFEE = """
+Copper Finch,Blue Heron,Quiet Fox,Paper Crane,Amber Lantern,Iron Kettle,Little Comet,Velvet Otter,Crooked Spoon,
+Golden Thistle,Morning Ember,Northern Wren,Painted Door,Salt Meadow,Hidden Compass,Stone Lantern,Green Anchor,
+Brass Owl,Wandering Moth,Red Bicycle,Midnight Orchard,Humble Bear,Lucky Sparrow,Seven Stairs,Cloud Harbor,
+Ivory Moth,Rusty Anchor,Wild Clover,Silent Owl,Honest Kettle,Violet Door,Tin Whistle,First Ember,Sunny Corner,
+Driftwood Bear,Purple Finch,Foggy Harbor,Bright Window,Gentle Giant,Twin Clover
+""".strip().replace("\n", "").split(",")
+_SURNAMES = """
+Abbott Barlow Calder Dalton Ellery Fenwick Garland Hollis Ingram Jarvis Keller Lowell Mercer Norwood Osborne
+Parrish Quincy Ramsey Sawyer Thatcher Underhill Vance Whitaker Yardley Ashby Bexley Crowley Draper Easton Farrow
+Granger Hartley Irving Kendall Langley Morrow Nolan Prescott Rowan Sutton
+""".split()
 _STREETS = """Maple Street,Oak Street,Pine Street,Cedar Avenue,Elm Street,Birch Lane,Walnut Street,Chestnut Street,
 Spruce Street,Willow Lane,Juniper Lane,Laurel Road,Hawthorn Road,Magnolia Avenue,Main Street,High Street,Market Street,
 Mill Road,Bridge Street,River Road,Lake Avenue,Hill Street,Park Avenue,Church Street,School Lane,Station Road,
 Harbor Street,Union Street,Liberty Avenue,Franklin Street,Lincoln Avenue,Madison Street,Jackson Street,Monroe Street,
 Adams Street,Grant Avenue,King Street,Queen Street,Prince Street,Duke Street""".replace("\n", "").split(",")
-_COFFEE_ZH = """云雀 白鹭 青苔 木棉 南风 拾光 半夏 初雪 远山 海盐 松果 蓝鲸 灯塔 旧巷 晴川 鹿鸣 竹影 朝露 石榴 月台
-银杏 长亭 浮生 麦田 琥珀 星野 知更 折纸 雨巷 桐花 小满 归途 听涛 暮色 橘子 候鸟 萤火 山茶 渡口 花信""".split()
-_NAMES_ZH = """春分 东篱 西窗 问渠 千寻 清和 芦苇 甘棠 梧桐 秋水 冬至 飞鸟 丹枫 安歌 采薇 金穗 锦书 空谷 兰舟 流云
-梅林 漫步 凝香 平湖 如意 时雨 拂晓 望舒 闻莺 迎春""".split()
-_STREETS_ZH = """南山路 人民路 解放路 中山路 建设路 和平路 新华路 文化路 胜利路 湖滨路 江边路 滨海路 花园路 学院路
-书院路 梅园路 桃源路 松林路 长江路 黄河路 珠江路 泰山路 华山路 衡山路 昆仑路 天山路 翠竹路 玉兰路 丁香路 凤凰路
-青年路 光明路 团结路 富强路 友谊路 迎宾路 古城路 东风路 西湖路 北辰路""".split()
-_CITIES = """Seattle Portland Boston Chicago Denver Austin Atlanta Houston Phoenix Dallas Miami Detroit Baltimore Nashville
-Cleveland Pittsburgh Toronto Vancouver Montreal London Manchester Bristol Edinburgh Dublin Sydney Melbourne""".split()
-_CITIES_ZH = """上海 北京 广州 深圳 杭州 成都 南京 武汉 西安 苏州 重庆 天津 厦门 青岛 长沙 昆明 大连 宁波 合肥 郑州 济南 福州
-沈阳 哈尔滨""".split()
+_COFFEE_ZH = """
+云雀 白鹭 青苔 木棉 南风 拾光 半夏 初雪 远山 海盐 松果 蓝鲸 灯塔 旧巷 晴川 鹿鸣 竹影 朝露 石榴 月台 银杏 长亭
+浮生 麦田 琥珀 星野 知更 折纸 雨巷 桐花 小满 归途 听涛 暮色 橘子 候鸟 萤火 山茶 渡口 花信
+""".split()
+_NAMES_ZH = """
+春分 东篱 西窗 问渠 千寻 清和 芦苇 甘棠 梧桐 秋水 冬至 飞鸟 丹枫 安歌 采薇 金穗 锦书 空谷 兰舟 流云 梅林 漫步
+凝香 平湖 如意 时雨 拂晓 望舒 闻莺 迎春
+""".split()
+_STREETS_ZH = """
+南山路 人民路 解放路 中山路 建设路 和平路 新华路 文化路 胜利路 湖滨路 江边路 滨海路 花园路 学院路 书院路 梅园路
+桃源路 松林路 长江路 黄河路 珠江路 泰山路 华山路 衡山路 昆仑路 天山路 翠竹路 玉兰路 丁香路 凤凰路 青年路 光明路
+团结路 富强路 友谊路 迎宾路 古城路 东风路 西湖路 北辰路
+""".split()
+_CITIES = """
+Seattle Portland Boston Chicago Denver Austin Atlanta Houston Phoenix Dallas Miami Detroit Baltimore Nashville
+Cleveland Pittsburgh Toronto Vancouver Montreal London Manchester Bristol Edinburgh Dublin Sydney Melbourne
+""".split()
+_CITIES_ZH = """
+上海 北京 广州 深圳 杭州 成都 南京 武汉 西安 苏州 重庆 天津 厦门 青岛 长沙 昆明 大连 宁波 合肥 郑州 济南 福州
+沈阳 哈尔滨
+""".split()
 
 # What is drawn, with probabilities.
 LISTS = {
@@ -246,8 +259,11 @@ def _pairs(values):
 
 def _families():
     capitals = [c for c in COUNTRIES if c[0] not in HELD_OUT]
-    fact = lambda *args: families.append(Family(args[0], args[1], True, *args[2:]))
     families = []
+
+    def fact(name, language, *rest):
+        families.append(Family(name, language, True, *rest))
+
     fact("capital_en", "en", 14, _ended([
         "What is the capital of {c}?", "Which city is the capital of {c}?", "Name the capital of {c}.",
         "Tell me the capital of {c}.", "What's the capital of {c}?", "What is the capital city of {c}?",
@@ -283,7 +299,7 @@ def _families():
     ], _END_ZH), "{c}|之前|是|{x}|。", [{"c": c, "x": x} for x, c, _ in _pairs(DAYS_ZH) + _pairs(MONTHS_ZH)])
     fact("colour_en", "en", 2, _ended([
         "What colour is {c}?", "What color is {c}?", "Name the colour of {c}.",
-    ], _END), "The colour of {c} is {x}.", [{"c": c[0].replace("_", " "), "x": c[2]} for c in COLOURS])
+    ], _END), "The colour of {c} is {x}.", [{"c": c[0], "x": c[2]} for c in COLOURS])
     fact("colour_zh", "zh", 2, _ended([
         "{c}|是|什么|颜色|？", "{c}|的|颜色|是|什么|？",
     ], _END_ZH), "{c}|的|颜色|是|{x}|。", [{"c": c[1], "x": c[3]} for c in COLOURS])
