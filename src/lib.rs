@@ -4,7 +4,7 @@
 //! prompt → chat template → token ids → model → logits → Distribution → coin → token → Step → Record → terminal | JSON
 //! ```
 //!
-//! Three zones. The *edge* does I/O and speaks `anyhow`: [`cli`], [`run`], [`checkpoint`], [`prompts`], [`output`],
+//! Three zones. The *edge* does I/O and speaks `anyhow`: [`cli`], [`run`], [`checkpoint`], [`prompts`], `input`, [`output`], `screen`,
 //! [`device`], [`progress`], [`interrupt`]. The *tensor zone* is [`model`]. The *core* is numbers and strings, without files,
 //! clock or printing: [`setting`], [`distribution`], [`sampler`], [`explore`], [`transcript`], [`record`], [`analysis`],
 //! [`report`], [`text`]. Imports point downwards only.
@@ -19,6 +19,7 @@ pub mod demo;
 pub mod device;
 pub mod distribution;
 pub mod explore;
+mod input;
 pub mod interrupt;
 pub mod model;
 pub mod output;
@@ -28,6 +29,7 @@ pub mod record;
 pub mod report;
 pub mod run;
 pub mod sampler;
+mod screen;
 pub mod setting;
 pub mod text;
 pub mod transcript;

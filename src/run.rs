@@ -1,34 +1,29 @@
 //! The one place where all stages meet: a request becomes prompts, a model, runs, a record, and what is printed of it.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 
-use anstream::{AutoStream, ColorChoice};
 use anyhow::{Context, Result};
 
 use crate::checkpoint::hub::HubOptions;
 use crate::checkpoint::{Checkpoint, Source};
-use crate::cli::{
-    ChatRequest, ColorWhen, ModelRequest, Out, OutputRequest, Request, RunRequest, Step1Request,
-};
+use crate::cli::{ModelRequest, Out, Request, RunRequest, Step1Request};
 use crate::device::{self, Compute};
 use crate::distribution::Distribution;
 use crate::explore::{Plan, Progress, explore};
+use crate::input::{Input, to_input};
 use crate::interrupt::Interrupt;
 use crate::model::LanguageModel;
-use crate::model::config::DecoderConfig;
 use crate::model::decoder::Decoder;
 use crate::prompts::{self, Prompt};
 use crate::record::{
     ModelInfo, PromptEntry, PromptError, PromptRecord, Record, SCHEMA, Settings, TemperatureStep1,
 };
 use crate::report::{json, table};
+use crate::screen::{Screen, Stderr, ignore_closed_pipe};
 use crate::setting::{FILTER_ORDER, Setting};
-use crate::text::chat::Messages;
 use crate::text::display;
-use crate::text::prompt::{self, chat_prompt};
-use crate::text::tokenizer::Reading;
 use crate::transcript::Transcript;
 use crate::{cli, output, progress};
 
@@ -60,11 +55,7 @@ fn run_prompts(request: &RunRequest) -> Result<ExitCode> {
     let mut settings = to_settings(request, &checkpoint);
     let inputs: Vec<Result<Input>> = prompts
         .iter()
-        .map(|prompt| {
-            let input = to_input(prompt, &request.chat, &checkpoint)?;
-            check_length(input.ids.len(), request.max_new_tokens, &checkpoint.config)?;
-            Ok(input)
-        })
+        .map(|prompt| to_input(prompt, &request.chat, request.max_new_tokens, &checkpoint))
         .collect();
     settings.template_date = inputs.iter().flatten().find_map(|input| input.date.clone());
     let mut record = Record {
@@ -226,8 +217,7 @@ fn temperature_step1(request: &Step1Request) -> Result<ExitCode> {
     };
     let checkpoint = open(&request.model, &messages)?;
     messages.chat_notes(&request.chat, &checkpoint);
-    let input = to_input(&prompt, &request.chat, &checkpoint)?;
-    check_length(input.ids.len(), 1, &checkpoint.config)?;
+    let input = to_input(&prompt, &request.chat, 1, &checkpoint)?;
     let decoder = load(&checkpoint, &compute, &messages)?;
     let logits = decoder.extend(&mut decoder.start(), &input.ids)?;
     let distribution = Distribution::from_logits(logits)?;
@@ -293,13 +283,6 @@ fn completions(shell: clap_complete::Shell) -> Result<ExitCode> {
     clap_complete::generate(shell, &mut cli::command(), "logprobs", &mut script);
     ignore_closed_pipe(io::stdout().write_all(&script)).context("standard output")?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// What a prompt became for the model.
-struct Input {
-    text: String,
-    ids: Vec<u32>,
-    date: Option<String>,
 }
 
 fn check_out(out: &Out) -> Result<()> {
@@ -368,69 +351,6 @@ fn load(checkpoint: &Checkpoint, compute: &Compute, messages: &Stderr) -> Result
     decoder.with_context(|| checkpoint.id.clone())
 }
 
-fn to_input(prompt: &Prompt, chat: &ChatRequest, checkpoint: &Checkpoint) -> Result<Input> {
-    if let Some(error) = &prompt.error {
-        anyhow::bail!("{error}");
-    }
-    let tokenizer = &checkpoint.tokenizer;
-    if chat.raw {
-        anyhow::ensure!(
-            prompt.system.is_none(),
-            "the prompt has a system message, which --raw has no place for"
-        );
-        let reading = if chat.plain_text {
-            Reading::Plain
-        } else {
-            Reading::Raw
-        };
-        let ids = tokenizer.encode(&prompt.prompt, reading)?;
-        anyhow::ensure!(
-            !ids.is_empty(),
-            "the prompt has no tokens (expected at least one; an empty prompt needs a chat template)"
-        );
-        return Ok(Input {
-            text: prompt.prompt.clone(),
-            ids,
-            date: None,
-        });
-    }
-    let template = checkpoint.template.as_ref().with_context(|| {
-        format!(
-            "{} has no chat template (use --raw to feed prompts as they are)",
-            checkpoint.id
-        )
-    })?;
-    let system = prompt.system.as_deref().or(chat.system.as_deref());
-    let prompt::Prompt { text, ids, date } = chat_prompt(
-        template,
-        tokenizer,
-        &Messages {
-            system,
-            user: &prompt.prompt,
-        },
-        chat.thinking,
-    )?;
-    Ok(Input { text, ids, date })
-}
-
-/// Refuses before any weight is read what the model cannot hold. A reply may run into the end of the context, which its
-/// record says; it may not run out of a sliding window, since the model would then be another one.
-fn check_length(prompt: usize, max_new_tokens: usize, config: &DecoderConfig) -> Result<()> {
-    let longest = config.max_position_embeddings;
-    anyhow::ensure!(
-        prompt < longest,
-        "the prompt has {prompt} tokens, the model takes {longest} with the reply (shorten the prompt)"
-    );
-    if let Some(window) = config.sliding_window {
-        anyhow::ensure!(
-            prompt.saturating_add(max_new_tokens).min(longest) <= window,
-            "the prompt's {prompt} tokens and {max_new_tokens} new ones are more than the model's sliding_window of {window}, \
-             and windowed attention is not supported (shorten the prompt or lower --max-new-tokens)"
-        );
-    }
-    Ok(())
-}
-
 fn to_settings(request: &RunRequest, checkpoint: &Checkpoint) -> Settings {
     let template = checkpoint.template.as_ref().filter(|_| !request.chat.raw);
     Settings {
@@ -487,138 +407,5 @@ fn model_info(checkpoint: &Checkpoint, compute: &Compute) -> ModelInfo {
         compute_dtype: compute.dtype_name().to_owned(),
         device: compute.device_name.to_owned(),
         note: checkpoint.note.map(str::to_owned),
-    }
-}
-
-/// What is said beside the data.
-struct Stderr {
-    quiet: bool,
-}
-
-impl Stderr {
-    fn say(&self, message: &str) {
-        if !self.quiet {
-            // whoever closed stderr does not want to know
-            let _ = writeln!(io::stderr(), "{message}");
-        }
-    }
-
-    fn warn(&self, message: &str) {
-        let _ = writeln!(io::stderr(), "warning: {}", display::escape_text(message));
-    }
-
-    /// Says what of the request does not reach this model's template.
-    fn chat_notes(&self, chat: &ChatRequest, checkpoint: &Checkpoint) {
-        let template = checkpoint.template.as_ref().filter(|_| !chat.raw);
-        if chat.thinking && template.is_some_and(|template| !template.has_thinking_switch()) {
-            self.warn("--thinking has no effect: the model's chat template has no such switch");
-        }
-    }
-
-    /// Returns a watch over an exploration: a progress bar that ends when the user interrupts.
-    fn watch(
-        &self,
-        title: &str,
-        interrupt: &Interrupt,
-    ) -> impl FnMut(Progress) -> ControlFlow<()> + use<> {
-        let bar = progress::bar(title, 0, self.quiet);
-        let interrupt = interrupt.clone();
-        move |progress| {
-            bar.set_length(progress.total as u64);
-            bar.set_position(progress.done as u64);
-            match interrupt.exit_code() {
-                Some(_) => ControlFlow::Break(()),
-                None => ControlFlow::Continue(()),
-            }
-        }
-    }
-}
-
-/// Standard output as a person reads it; a closed pipe or a full disk ends the printing, not the run.
-struct Screen {
-    out: Option<AutoStream<io::Stdout>>,
-    width: Option<usize>,
-    failure: Option<io::Error>,
-}
-
-impl Screen {
-    fn new(request: &OutputRequest) -> Self {
-        let choice = match request.color {
-            ColorWhen::Auto => AutoStream::choice(&io::stdout()),
-            ColorWhen::Always => ColorChoice::Always,
-            ColorWhen::Never => ColorChoice::Never,
-        };
-        let is_shown = !request.quiet && request.out != Out::Stdout;
-        let columns = std::env::var("COLUMNS")
-            .ok()
-            .and_then(|columns| columns.parse().ok());
-        let terminal = || terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
-        Self {
-            out: is_shown.then(|| AutoStream::new(io::stdout(), choice)),
-            width: columns.filter(|&columns| columns > 0).or_else(terminal),
-            failure: None,
-        }
-    }
-
-    fn show(&mut self, print: impl FnOnce(&mut Vec<u8>, Option<usize>) -> io::Result<()>) {
-        let Some(out) = &mut self.out else { return };
-        let mut text = Vec::new();
-        print(&mut text, self.width).expect("a vector takes everything");
-        if let Err(error) = out.write_all(&text).and_then(|()| out.flush()) {
-            self.out = None;
-            self.failure = ignore_closed_pipe(Err(error)).err();
-        }
-    }
-
-    /// Whether what is shown is before the user's eyes.
-    fn is_terminal(&self) -> bool {
-        self.out.is_some() && io::stdout().is_terminal()
-    }
-
-    /// Ends the printing.
-    ///
-    /// # Errors
-    /// When something could not be printed, other than into a closed pipe.
-    fn close(self) -> Result<()> {
-        self.failure
-            .map_or(Ok(()), |error| Err(error).context("standard output"))
-    }
-}
-
-/// Whoever closes the pipe has seen enough.
-fn ignore_closed_pipe(written: io::Result<()>) -> io::Result<()> {
-    match written {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn a_prompt_that_does_not_fit_is_refused_before_any_weight_is_read() -> Result<()> {
-        let config = DecoderConfig::from_hf(&json!({
-            "model_type": "qwen2", "vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
-            "num_attention_heads": 1, "max_position_embeddings": 100, "sliding_window": 40, "use_sliding_window": true
-        }))?;
-        check_length(20, 20, &config)?;
-        for (prompt, new, expected) in [
-            (
-                100,
-                1,
-                "the prompt has 100 tokens, the model takes 100 with the reply",
-            ),
-            (20, 21, "sliding_window of 40"),
-            (20, usize::MAX, "sliding_window of 40"),
-        ] {
-            let error = check_length(prompt, new, &config)
-                .expect_err(expected)
-                .to_string();
-            assert!(error.contains(expected), "{error}");
-        }
-        Ok(())
     }
 }

@@ -1,0 +1,129 @@
+//! From a prompt as it was given to the ids that the model sees, and what cannot be run at all.
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::checkpoint::Checkpoint;
+use crate::cli::ChatRequest;
+use crate::model::config::DecoderConfig;
+use crate::prompts::Prompt;
+use crate::text::chat::Messages;
+use crate::text::prompt::{self, chat_prompt};
+use crate::text::tokenizer::Reading;
+
+/// What a prompt became for the model.
+pub(crate) struct Input {
+    /// The text that the model sees.
+    pub(crate) text: String,
+    /// Its ids; at least one.
+    pub(crate) ids: Vec<u32>,
+    /// The date that the template asked for, where it did.
+    pub(crate) date: Option<String>,
+}
+
+/// Renders and tokenises a prompt, and checks that the model can hold it with `max_new_tokens` more.
+///
+/// # Errors
+/// Says why the prompt cannot be run.
+pub(crate) fn to_input(
+    prompt: &Prompt,
+    chat: &ChatRequest,
+    max_new_tokens: usize,
+    checkpoint: &Checkpoint,
+) -> Result<Input> {
+    let input = render(prompt, chat, checkpoint)?;
+    check_length(input.ids.len(), max_new_tokens, &checkpoint.config)?;
+    Ok(input)
+}
+
+fn render(prompt: &Prompt, chat: &ChatRequest, checkpoint: &Checkpoint) -> Result<Input> {
+    if let Some(error) = &prompt.error {
+        bail!("{error}");
+    }
+    let tokenizer = &checkpoint.tokenizer;
+    if chat.raw {
+        ensure!(
+            prompt.system.is_none(),
+            "the prompt has a system message, which --raw has no place for"
+        );
+        let reading = if chat.plain_text {
+            Reading::Plain
+        } else {
+            Reading::Raw
+        };
+        let ids = tokenizer.encode(&prompt.prompt, reading)?;
+        ensure!(
+            !ids.is_empty(),
+            "the prompt has no tokens (expected at least one; an empty prompt needs a chat template)"
+        );
+        return Ok(Input {
+            text: prompt.prompt.clone(),
+            ids,
+            date: None,
+        });
+    }
+    let template = checkpoint.template.as_ref().with_context(|| {
+        format!(
+            "{} has no chat template (use --raw to feed prompts as they are)",
+            checkpoint.id
+        )
+    })?;
+    let system = prompt.system.as_deref().or(chat.system.as_deref());
+    let prompt::Prompt { text, ids, date } = chat_prompt(
+        template,
+        tokenizer,
+        &Messages {
+            system,
+            user: &prompt.prompt,
+        },
+        chat.thinking,
+    )?;
+    Ok(Input { text, ids, date })
+}
+
+/// Refuses before any weight is read what the model cannot hold. A reply may run into the end of the context, which its
+/// record says; it may not run out of a sliding window, since the model would then be another one.
+fn check_length(prompt: usize, max_new_tokens: usize, config: &DecoderConfig) -> Result<()> {
+    let longest = config.max_position_embeddings;
+    ensure!(
+        prompt < longest,
+        "the prompt has {prompt} tokens, the model takes {longest} with the reply (shorten the prompt)"
+    );
+    if let Some(window) = config.sliding_window {
+        ensure!(
+            prompt.saturating_add(max_new_tokens).min(longest) <= window,
+            "the prompt's {prompt} tokens and {max_new_tokens} new ones are more than the model's sliding_window of {window}, \
+             and windowed attention is not supported (shorten the prompt or lower --max-new-tokens)"
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_prompt_that_does_not_fit_is_refused_before_any_weight_is_read() -> Result<()> {
+        let config = DecoderConfig::from_hf(&json!({
+            "model_type": "qwen2", "vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
+            "num_attention_heads": 1, "max_position_embeddings": 100, "sliding_window": 40, "use_sliding_window": true
+        }))?;
+        check_length(20, 20, &config)?;
+        for (prompt, new, expected) in [
+            (
+                100,
+                1,
+                "the prompt has 100 tokens, the model takes 100 with the reply",
+            ),
+            (20, 21, "sliding_window of 40"),
+            (20, usize::MAX, "sliding_window of 40"),
+        ] {
+            let error = check_length(prompt, new, &config)
+                .expect_err(expected)
+                .to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,123 @@
+//! What is printed: the record's views on standard output, everything said beside the data on stderr.
+//!
+//! Whoever closes a pipe has seen enough; a full disk behind standard output ends the printing, not the run.
+
+use std::io::{self, IsTerminal, Write};
+use std::ops::ControlFlow;
+
+use anstream::{AutoStream, ColorChoice};
+use anyhow::{Context, Result};
+
+use crate::checkpoint::Checkpoint;
+use crate::cli::{ChatRequest, ColorWhen, Out, OutputRequest};
+use crate::explore::Progress;
+use crate::interrupt::Interrupt;
+use crate::progress;
+use crate::text::display;
+
+/// What is said beside the data.
+pub(crate) struct Stderr {
+    /// Errors and warnings alone.
+    pub(crate) quiet: bool,
+}
+
+impl Stderr {
+    pub(crate) fn say(&self, message: &str) {
+        if !self.quiet {
+            // whoever closed stderr does not want to know
+            let _ = writeln!(io::stderr(), "{message}");
+        }
+    }
+
+    pub(crate) fn warn(&self, message: &str) {
+        let _ = writeln!(io::stderr(), "warning: {}", display::escape_text(message));
+    }
+
+    /// Says what of the request does not reach this model's template.
+    pub(crate) fn chat_notes(&self, chat: &ChatRequest, checkpoint: &Checkpoint) {
+        let template = checkpoint.template.as_ref().filter(|_| !chat.raw);
+        if chat.thinking && template.is_some_and(|template| !template.has_thinking_switch()) {
+            self.warn("--thinking has no effect: the model's chat template has no such switch");
+        }
+    }
+
+    /// Returns a watch over an exploration: a progress bar that ends when the user interrupts.
+    pub(crate) fn watch(
+        &self,
+        title: &str,
+        interrupt: &Interrupt,
+    ) -> impl FnMut(Progress) -> ControlFlow<()> + use<> {
+        let bar = progress::bar(title, 0, self.quiet);
+        let interrupt = interrupt.clone();
+        move |progress| {
+            bar.set_length(progress.total as u64);
+            bar.set_position(progress.done as u64);
+            match interrupt.exit_code() {
+                Some(_) => ControlFlow::Break(()),
+                None => ControlFlow::Continue(()),
+            }
+        }
+    }
+}
+
+/// Standard output as a person reads it; a closed pipe or a full disk ends the printing, not the run.
+pub(crate) struct Screen {
+    out: Option<AutoStream<io::Stdout>>,
+    width: Option<usize>,
+    failure: Option<io::Error>,
+}
+
+impl Screen {
+    pub(crate) fn new(request: &OutputRequest) -> Self {
+        let choice = match request.color {
+            ColorWhen::Auto => AutoStream::choice(&io::stdout()),
+            ColorWhen::Always => ColorChoice::Always,
+            ColorWhen::Never => ColorChoice::Never,
+        };
+        let is_shown = !request.quiet && request.out != Out::Stdout;
+        let columns = std::env::var("COLUMNS")
+            .ok()
+            .and_then(|columns| columns.parse().ok());
+        let terminal = || terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
+        Self {
+            out: is_shown.then(|| AutoStream::new(io::stdout(), choice)),
+            width: columns.filter(|&columns| columns > 0).or_else(terminal),
+            failure: None,
+        }
+    }
+
+    pub(crate) fn show(
+        &mut self,
+        print: impl FnOnce(&mut Vec<u8>, Option<usize>) -> io::Result<()>,
+    ) {
+        let Some(out) = &mut self.out else { return };
+        let mut text = Vec::new();
+        print(&mut text, self.width).expect("a vector takes everything");
+        if let Err(error) = out.write_all(&text).and_then(|()| out.flush()) {
+            self.out = None;
+            self.failure = ignore_closed_pipe(Err(error)).err();
+        }
+    }
+
+    /// Whether what is shown is before the user's eyes.
+    pub(crate) fn is_terminal(&self) -> bool {
+        self.out.is_some() && io::stdout().is_terminal()
+    }
+
+    /// Ends the printing.
+    ///
+    /// # Errors
+    /// When something could not be printed, other than into a closed pipe.
+    pub(crate) fn close(self) -> Result<()> {
+        self.failure
+            .map_or(Ok(()), |error| Err(error).context("standard output"))
+    }
+}
+
+/// Whoever closes the pipe has seen enough.
+pub(crate) fn ignore_closed_pipe(written: io::Result<()>) -> io::Result<()> {
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}
