@@ -299,6 +299,10 @@ fn the_default_model_offline_and_not_cached_is_one_sentence_and_no_wait() {
         ],
     );
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(
+        !cfg!(feature = "demo") || stderr.contains("--model demo"),
+        "{stderr}"
+    );
 }
 
 #[test]

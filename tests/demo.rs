@@ -394,6 +394,37 @@ fn a_capital_that_was_held_out_comes_out_unsure() {
     }
 }
 
+/// It is never taken for a model that knows things: where it is offered and where its numbers stand, it says what it is.
+#[test]
+fn it_says_what_it_is() {
+    let output = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_logprobs"))
+            .args(arguments)
+            .output()
+            .expect("it runs");
+        String::from_utf8(output.stdout)
+            .expect("UTF-8")
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    assert!(
+        output(&["--help"])
+            .contains("built-in experiment that knows nothing but what it was taught")
+    );
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let out = folder.path().to_str().expect("UTF-8");
+    let step1 = output(&["temperature-step1", "--model", "demo", "--out", out]);
+    let run = output(&["--model", "demo", "--samples", "0", "--out", out]);
+    for text in [run, step1] {
+        assert!(
+            text.contains("the built-in demo is an experiment")
+                && text.contains("knows nothing else"),
+            "{text}"
+        );
+    }
+}
+
 #[test]
 fn the_same_files_as_a_folder_give_the_same_bits() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/demo");
