@@ -69,23 +69,26 @@ pub fn check_new(path: &Path) -> Result<()> {
     check_folder(folder_of(path))
 }
 
-/// Checks before any work that `folder` is one or can be made.
+/// Checks before any work that `folder` is one or can be made, and takes files.
 ///
 /// # Errors
-/// When something on the way to it is no folder.
+/// When something on the way to it is no folder, or nothing can be written there.
 pub fn check_folder(folder: &Path) -> Result<()> {
+    let here = Path::new(".");
     let existing = folder
         .ancestors()
-        .find(|part| part.as_os_str().is_empty() || part.exists());
-    match existing {
-        Some(part) if !part.as_os_str().is_empty() && !part.is_dir() => {
-            bail!(
-                "{}: is a file (expected a folder for the results)",
-                part.display()
-            )
-        }
-        _ => Ok(()),
+        .find(|part| part.exists())
+        .unwrap_or(here);
+    if !existing.is_dir() {
+        bail!(
+            "{}: is a file (expected a folder for the results)",
+            existing.display()
+        );
     }
+    // a file without a name: nothing is left of it
+    tempfile::tempfile_in(existing)
+        .with_context(|| format!("{}: nothing can be written there", existing.display()))?;
+    Ok(())
 }
 
 /// Returns a model's name as part of a file name on any system: letters, digits, `.`, `-` and `_`, at most 80 bytes. A name
@@ -262,6 +265,16 @@ mod tests {
             assert!(error.contains(expected), "{error}");
         }
         check_folder(&folder.path().join("a/b"))?;
+        check_folder(Path::new("not-there-yet"))?;
+        if cfg!(target_os = "linux") {
+            let error = check_folder(Path::new("/proc/results")).expect_err("no place for files");
+            assert!(
+                error
+                    .to_string()
+                    .contains("/proc: nothing can be written there"),
+                "{error}"
+            );
+        }
         check_new(Path::new("certainly-not-there.json"))
     }
 }

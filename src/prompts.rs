@@ -96,11 +96,17 @@ fn parse(bytes: &[u8], is_jsonl: bool) -> Result<Vec<Prompt>> {
 }
 
 fn object(number: usize, line: &str) -> Prompt {
-    serde_json::from_str(line).unwrap_or_else(|error| Prompt {
-        error: Some(format!(
-            "line {number}: {error} (expected an object with prompt, and optional id and system)"
-        )),
-        ..line.into()
+    serde_json::from_str(line).unwrap_or_else(|error| {
+        let text = error.to_string();
+        // every line is a document of its own: the place is ours to tell
+        let message = text.rsplit_once(" at line ").map_or(text.as_str(), |(message, _)| message);
+        let column = error.column();
+        Prompt {
+            error: Some(format!(
+                "line {number}, column {column}: {message} (expected an object with prompt, and optional id and system)"
+            )),
+            ..line.into()
+        }
     })
 }
 

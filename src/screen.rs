@@ -78,7 +78,8 @@ impl Screen {
         let columns = std::env::var("COLUMNS")
             .ok()
             .and_then(|columns| columns.parse().ok());
-        let terminal = || terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
+        let terminal =
+            || terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));
         Self {
             out: is_shown.then(|| AutoStream::new(io::stdout(), choice)),
             width: columns.filter(|&columns| columns > 0).or_else(terminal),

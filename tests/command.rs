@@ -247,8 +247,8 @@ fn a_prompt_that_cannot_be_run_is_an_entry_with_its_error_and_the_others_run() {
     ran.refused(
         1,
         &[
-            "prompt 2 could not be run: line 2:",
-            "prompt 3 could not be run: line 3:",
+            "prompt 2 could not be run: line 2, column ",
+            "prompt 3 could not be run: line 3, column ",
             "prompt 4 could not be run: the prompt has 4014 tokens",
             "the model takes 512",
             "3 of 5 prompts could not be run",

@@ -56,11 +56,11 @@ fn every_kind_of_bad_line_is_one_entry() {
     assert_eq!(record.prompts.len(), 6);
     assert_eq!(record.done(0).prompt, "a");
     for (index, line) in [
-        (1, "line 3: "),
-        (2, "line 4: "),
-        (3, "line 5: "),
-        (4, "line 6: "),
-        (5, "line 7: "),
+        (1, "line 3, column "),
+        (2, "line 4, column "),
+        (3, "line 5, column "),
+        (4, "line 6, column "),
+        (5, "line 7, column "),
     ] {
         assert!(
             record.error(index).starts_with(line),
