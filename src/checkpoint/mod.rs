@@ -6,6 +6,7 @@
 pub mod folder;
 pub mod gguf;
 pub mod hub;
+mod mapping;
 pub mod placeholder;
 pub mod safetensors;
 pub mod source;

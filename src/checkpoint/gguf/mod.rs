@@ -7,7 +7,6 @@
 
 mod config;
 mod cursor;
-mod mapping;
 mod names;
 mod reader;
 #[cfg(test)]
@@ -41,7 +40,7 @@ impl GgufFile {
     /// # Errors
     /// When it cannot be read, is not a whole GGUF file of version 2 or 3, or is one part of several.
     pub fn open(path: &Path) -> Result<Self> {
-        mapping::map(path)
+        super::mapping::map(path)
             .and_then(|bytes| Self::from_bytes(path, bytes))
             .with_context(|| path.display().to_string())
     }

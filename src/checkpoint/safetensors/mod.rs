@@ -7,7 +7,6 @@
 mod header;
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
 
@@ -16,6 +15,7 @@ use candle_core::{Device, Tensor};
 use memmap2::Mmap;
 use rayon::prelude::*;
 
+use super::mapping;
 use super::placeholder;
 use super::weights::WeightMap;
 use crate::model::TensorSource;
@@ -211,14 +211,9 @@ fn read_or_map(path: &Path) -> Result<Content> {
     if !is_real {
         return placeholder::read_file(path).map(Content::Read);
     }
-    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-    #[allow(unsafe_code, reason = "mapping weights that may be larger than memory")]
-    // SAFETY: the bytes are only read, as plain numbers of any value. Should another process change the file, values
-    // change with it; should it be cut short, the access ends the process (said in the module's documentation).
-    match unsafe { Mmap::map(&file) } {
-        Ok(map) => Ok(Content::Mapped(map)),
-        Err(_) => placeholder::read_file(path).map(Content::Read),
-    }
+    mapping::map(path)
+        .map(Content::Mapped)
+        .with_context(|| path.display().to_string())
 }
 
 fn refuse_broken_promises(
