@@ -4,6 +4,9 @@ use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device};
 
 use crate::cli::{DeviceChoice, DtypeChoice};
+use crate::kernels::Isa;
+use crate::kernels::simd::ISA_VARIABLE;
+use crate::model::Backend;
 
 /// Memory that a run needs beside the weights: activations, rows, the record.
 const BESIDE_WEIGHTS: u64 = 256 << 20;
@@ -11,10 +14,8 @@ const BESIDE_WEIGHTS: u64 = 256 << 20;
 /// What computes a forward pass, and in what.
 #[derive(Debug, Clone)]
 pub struct Compute {
-    /// Where tensors live.
-    pub device: Device,
-    /// What matrices are multiplied in.
-    pub dtype: DType,
+    /// What multiplies and adds.
+    pub backend: Backend,
     /// `cpu`, `cuda` or `metal`.
     pub device_name: &'static str,
 }
@@ -47,27 +48,33 @@ impl Compute {
             (DtypeChoice::F32, _) => DType::F32,
             (DtypeChoice::F16, _) => DType::F16,
         };
+        let backend = match device_name {
+            "cpu" => Backend::Kernels(isa()?),
+            _ => Backend::Tensors { device, dtype },
+        };
         Ok(Self {
-            device,
-            dtype,
+            backend,
             device_name,
         })
     }
 
     /// Returns the type's name in the record.
     pub fn dtype_name(&self) -> &'static str {
-        self.dtype.as_str()
+        match &self.backend {
+            Backend::Kernels(_) => DType::F32.as_str(),
+            Backend::Tensors { dtype, .. } => dtype.as_str(),
+        }
     }
 
-    /// Checks that weights which take `f32_bytes` in f32 fit into memory, before any is read.
+    /// Checks that weights which take so many bytes on the CPU fit into memory, before any is read.
     ///
     /// # Errors
     /// Says how much is needed and how much there is.
-    pub fn check_memory(&self, f32_bytes: u64) -> Result<()> {
-        if !self.device.is_cpu() {
+    pub fn check_memory(&self, weight_bytes: u64) -> Result<()> {
+        if matches!(self.backend, Backend::Tensors { .. }) {
             return Ok(());
         }
-        let needed = f32_bytes + BESIDE_WEIGHTS;
+        let needed = weight_bytes + BESIDE_WEIGHTS;
         match available_memory() {
             Some(available) if available < needed => bail!(
                 "the model needs about {} of memory, {} is available (free some, or choose a smaller model)",
@@ -100,6 +107,21 @@ fn num_cores() -> usize {
     let usable = std::thread::available_parallelism().map_or(1, usize::from);
     let physical = sysinfo::System::physical_core_count().unwrap_or(usable);
     physical.clamp(1, usable)
+}
+
+/// The instructions of the kernels: what the environment names, else the best of this processor.
+fn isa() -> Result<Isa> {
+    let isa = Isa::current();
+    match std::env::var(ISA_VARIABLE) {
+        Ok(wanted) if wanted != isa.name() => {
+            let names: Vec<&str> = Isa::available().iter().map(|isa| isa.name()).collect();
+            bail!(
+                "{ISA_VARIABLE} is `{wanted}`, which this processor does not have (expected {})",
+                names.join(" or ")
+            )
+        }
+        _ => Ok(isa),
+    }
 }
 
 fn cuda() -> Result<Device> {

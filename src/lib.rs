@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Three zones. The *edge* does I/O and speaks `anyhow`: [`cli`], [`run`], [`checkpoint`], [`prompts`], `input`, [`output`], `screen`,
-//! [`device`], [`progress`], [`interrupt`]. The *tensor zone* is [`model`]. The *core* is numbers and strings, without files,
+//! [`device`], [`progress`], [`interrupt`]. The *tensor zone* is [`model`], with [`kernels`] below it. The *core* is numbers and strings, without files,
 //! clock or printing: [`setting`], [`distribution`], [`sampler`], [`explore`], [`transcript`], [`record`], [`analysis`],
 //! [`report`], [`text`]. Imports point downwards only.
 //!
@@ -21,6 +21,7 @@ pub mod distribution;
 pub mod explore;
 mod input;
 pub mod interrupt;
+pub mod kernels;
 pub mod model;
 pub mod output;
 pub mod progress;

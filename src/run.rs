@@ -333,20 +333,16 @@ fn open(request: &ModelRequest, messages: &Stderr) -> Result<Checkpoint> {
 }
 
 fn load(checkpoint: &Checkpoint, compute: &Compute, messages: &Stderr) -> Result<Decoder> {
-    compute.check_memory(checkpoint.f32_bytes)?;
+    compute.check_memory(checkpoint.memory_bytes)?;
     let bar = progress::bar(
         "loading",
         checkpoint.config.layer_types.len() as u64,
         messages.quiet,
     );
     let weights = checkpoint.weights.as_ref();
-    let decoder = Decoder::load(
-        &checkpoint.config,
-        weights,
-        &compute.device,
-        compute.dtype,
-        &|| bar.inc(1),
-    );
+    let decoder = Decoder::load(&checkpoint.config, weights, &compute.backend, &|| {
+        bar.inc(1)
+    });
     bar.finish_and_clear();
     decoder.with_context(|| checkpoint.id.clone())
 }

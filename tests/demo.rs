@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use candle_core::{DType, Device};
 use logprobs::checkpoint::hub::HubOptions;
 use logprobs::checkpoint::{Checkpoint, Source};
 use logprobs::distribution::{Distribution, MASS_TOLERANCE};
-use logprobs::model::LanguageModel;
+use logprobs::kernels::Isa;
 use logprobs::model::decoder::Decoder;
+use logprobs::model::{Backend, LanguageModel};
 use logprobs::sampler::coin;
 use logprobs::text::chat::Messages;
 use logprobs::text::prompt::chat_prompt;
@@ -107,8 +107,7 @@ impl Demo {
         let decoder = Decoder::load(
             &checkpoint.config,
             weights,
-            &Device::Cpu,
-            DType::F32,
+            &Backend::Kernels(Isa::current()),
             &|| (),
         )
         .expect("it loads");

@@ -14,8 +14,9 @@ use logprobs::checkpoint::hub::HubOptions;
 use logprobs::checkpoint::{Checkpoint, Source};
 use logprobs::distribution::Distribution;
 use logprobs::explore::{Plan, explore};
+use logprobs::kernels::Isa;
 use logprobs::model::decoder::Decoder;
-use logprobs::model::{LanguageModel, Logits};
+use logprobs::model::{Backend, LanguageModel, Logits};
 use logprobs::setting::Setting;
 use serde::Deserialize;
 
@@ -58,10 +59,16 @@ fn fixtures() -> PathBuf {
 
 /// Opens a checkpoint and loads it on the CPU in f32.
 pub(crate) fn load(path: &Path) -> Decoder {
-    load_as(path, DType::F32).expect("the checkpoint loads")
+    load_on(path, &Backend::Kernels(Isa::current())).expect("the checkpoint loads")
 }
 
-fn load_as(path: &Path, dtype: DType) -> Result<Decoder> {
+/// As [`load`], on candle's tensor operations.
+fn load_on_tensors(path: &Path, dtype: DType) -> Decoder {
+    let device = Device::Cpu;
+    load_on(path, &Backend::Tensors { device, dtype }).expect("the checkpoint loads")
+}
+
+fn load_on(path: &Path, backend: &Backend) -> Result<Decoder> {
     let source = Source::locate(path.as_os_str(), None)?;
     let checkpoint = Checkpoint::open(
         &source,
@@ -73,8 +80,7 @@ fn load_as(path: &Path, dtype: DType) -> Result<Decoder> {
     Decoder::load(
         &checkpoint.config,
         checkpoint.weights.as_ref(),
-        &Device::Cpu,
-        dtype,
+        backend,
         &|| (),
     )
 }
@@ -403,7 +409,7 @@ fn bf16_takes_the_same_path() -> Result<()> {
     for name in FOLDERS {
         let folder = fixtures().join(name);
         let tokens = trace(&folder.join("trace.json")).prompt_token_ids;
-        let (exact, rounded) = (load(&folder), load_as(&folder, DType::BF16)?);
+        let (exact, rounded) = (load(&folder), load_on_tensors(&folder, DType::BF16));
         let exact = exact.extend(&mut exact.start(), &tokens[..40])?;
         let rounded = rounded.extend(&mut rounded.start(), &tokens[..40])?;
         let mean = exact

@@ -51,8 +51,8 @@ pub struct Checkpoint {
     pub config: DecoderConfig,
     /// How most weights are stored, in lower case: `bf16`, `q4_1`.
     pub weights_dtype: String,
-    /// Bytes that the text model's weights take in f32.
-    pub f32_bytes: u64,
+    /// Bytes that the text model's weights take in the CPU's memory, at most.
+    pub memory_bytes: u64,
     /// Text to ids and back.
     pub tokenizer: TextTokenizer,
     /// Chat template, where the model has one.
@@ -122,7 +122,7 @@ impl Checkpoint {
             id,
             revision: None,
             weights_dtype: weights.weights_dtype(),
-            f32_bytes: weights.f32_bytes(),
+            memory_bytes: weights.memory_bytes(),
             stop_ids: folder.stop_ids(&|name| tokenizer.id_of(name)),
             tokenizer,
             template,
@@ -156,7 +156,7 @@ impl Checkpoint {
             id: name_of(path),
             revision: None,
             weights_dtype: file.weights_dtype(),
-            f32_bytes: file.f32_bytes(),
+            memory_bytes: file.memory_bytes(),
             tokenizer,
             stop_ids: stop_ids.into_iter().collect(),
             template,

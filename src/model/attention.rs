@@ -1,15 +1,18 @@
 //! Softmax attention with grouped key-value heads, optional biases, q/k norms and output gate.
 //!
 //! Source: transformers `modeling_{llama,qwen2,qwen3,qwen3_5}.py`. Projections see the tokens of all rows as one batch;
-//! what follows is done row by row, each over its own length.
+//! between them every token looks at its own row, by the kernels or by tensor operations.
 
 use anyhow::Result;
-use candle_core::{D, DType, Device, Module, Tensor};
-use candle_nn::ops::{sigmoid, softmax_last_dim};
+use candle_core::{Device, Module, Tensor};
 
 use super::config::DecoderConfig;
-use super::layers::{Linear, Loader, RmsNorm};
+use super::layers::{Linear, Loader, RmsNorm, with_numbers};
 use super::rope::Angles;
+use super::row::LayerState;
+use super::tensors;
+use crate::kernels::Isa;
+use crate::kernels::attention::{self as kernel, AttentionInputs, AttentionSizes, QkNorm};
 
 /// The attention of one layer.
 #[derive(Debug, Clone)]
@@ -18,15 +21,16 @@ pub struct Attention {
     k_proj: Linear,
     v_proj: Linear,
     o_proj: Linear,
-    qk_norm: Option<(RmsNorm, RmsNorm)>,
-    num_attention_heads: usize,
-    num_key_value_heads: usize,
-    head_dim: usize,
-    output_gate: bool,
+    sizes: AttentionSizes,
+    look: Look,
 }
 
-/// Keys and values of one row, each `[kv heads, tokens, head_dim]`.
-pub(super) type KeyValues = Option<(Tensor, Tensor)>;
+/// What lets tokens look at their rows.
+#[derive(Debug, Clone)]
+enum Look {
+    Kernel(Isa, Option<QkNorm>),
+    Tensors(Option<(RmsNorm, RmsNorm)>),
+}
 
 impl Attention {
     /// Loads the layer under `name` (`layers.N.self_attn`).
@@ -49,6 +53,11 @@ impl Attention {
                 loader.norm(&format!("{name}.k_norm"), head_dim)?,
             ))
         };
+        let norms = config.qk_norm.then(norms).transpose()?;
+        let qk_norm = |(q_norm, k_norm): &(RmsNorm, RmsNorm)| -> Result<_> {
+            let ((query, eps), (key, _)) = (q_norm.to_numbers()?, k_norm.to_numbers()?);
+            Ok(QkNorm { query, key, eps })
+        };
         Ok(Self {
             q_proj: loader.linear(&format!("{name}.q_proj"), [q_rows, hidden], bias)?,
             k_proj: loader.linear(&format!("{name}.k_proj"), [kv_dim, hidden], bias)?,
@@ -58,137 +67,71 @@ impl Attention {
                 [hidden, q_dim],
                 config.output_bias,
             )?,
-            qk_norm: config.qk_norm.then(norms).transpose()?,
-            num_attention_heads: config.num_attention_heads,
-            num_key_value_heads: config.num_key_value_heads,
-            head_dim,
-            output_gate: config.attn_output_gate,
+            sizes: AttentionSizes {
+                heads: config.num_attention_heads,
+                kv_heads: config.num_key_value_heads,
+                head_dim,
+                is_gated: config.attn_output_gate,
+            },
+            look: match loader.isa() {
+                Some(isa) => Look::Kernel(isa, norms.as_ref().map(qk_norm).transpose()?),
+                None => Look::Tensors(norms),
+            },
         })
     }
 
-    /// Mixes the tokens `xs` `[tokens, hidden]` of several rows: `lengths[i]` tokens belong to `caches[i]`, in order.
+    /// Returns what the layer remembers of a row that has seen nothing.
+    pub(super) fn start(&self) -> LayerState {
+        match self.look {
+            Look::Kernel(..) => LayerState::Kv(kernel::KvCache::default()),
+            Look::Tensors(_) => LayerState::KvTensors(None),
+        }
+    }
+
+    /// Mixes the tokens `xs` `[tokens, hidden]` of several rows: `lengths[i]` tokens belong to `states[i]`, in order.
     /// `angles` are those of every token's position.
-    pub(super) fn forward(
+    pub(super) fn forward<'a>(
         &self,
         xs: &Tensor,
         lengths: &[usize],
         angles: &Angles,
-        caches: &mut [&mut KeyValues],
+        states: impl Iterator<Item = &'a mut LayerState>,
     ) -> candle_core::Result<Tensor> {
-        let tokens = xs.dim(0)?;
-        let (heads, kv_heads, head_dim) = (
-            self.num_attention_heads,
-            self.num_key_value_heads,
-            self.head_dim,
-        );
-
-        // 1. Projections; a gate lies behind the query of each head, not behind all queries
-        let q = self.q_proj.forward(xs)?.reshape((tokens, heads, ()))?;
-        let gate = match self.output_gate {
-            true => Some(q.narrow(D::Minus1, head_dim, head_dim)?),
-            false => None,
+        let [q, k, v] = Linear::forward_all([&self.q_proj, &self.k_proj, &self.v_proj], xs)?;
+        let mixed = match &self.look {
+            Look::Kernel(isa, norm) => {
+                let mut caches: Vec<_> = states
+                    .filter_map(|state| match state {
+                        LayerState::Kv(cache) => Some(cache),
+                        _ => None,
+                    })
+                    .collect();
+                let (tokens, width) = (xs.dim(0)?, self.sizes.heads * self.sizes.head_dim);
+                let mixed = with_numbers([&q, &k, &v], |[q, k, v]| {
+                    let (cos, sin) = angles.numbers();
+                    let inputs = AttentionInputs { q, k, v, cos, sin };
+                    let norm = norm.as_ref();
+                    kernel::mix(*isa, &self.sizes, norm, &inputs, lengths, &mut caches)
+                })?;
+                Tensor::from_vec(mixed, (tokens, width), &Device::Cpu)?
+            }
+            Look::Tensors(norms) => {
+                let mut caches: Vec<_> = states
+                    .filter_map(|state| match state {
+                        LayerState::KvTensors(cache) => Some(cache),
+                        _ => None,
+                    })
+                    .collect();
+                tensors::attention::mix(
+                    &self.sizes,
+                    norms.as_ref(),
+                    [&q, &k, &v],
+                    lengths,
+                    angles,
+                    &mut caches,
+                )?
+            }
         };
-        let q = q.narrow(D::Minus1, 0, head_dim)?;
-        let k = self
-            .k_proj
-            .forward(xs)?
-            .reshape((tokens, kv_heads, head_dim))?;
-        let v = self
-            .v_proj
-            .forward(xs)?
-            .reshape((tokens, kv_heads, head_dim))?;
-
-        // 2. Norm of each query and key head
-        let (q, k) = match &self.qk_norm {
-            Some((q_norm, k_norm)) => (q_norm.forward(&q)?, k_norm.forward(&k)?),
-            None => (q, k),
-        };
-
-        // 3. Rotary
-        let (q, k) = (angles.rotate(&q)?, angles.rotate(&k)?);
-
-        // 4. Attention, row by row
-        let mut outputs = Vec::with_capacity(lengths.len());
-        let mut start = 0;
-        for (&length, cache) in lengths.iter().zip(caches.iter_mut()) {
-            let segment = |x: &Tensor| x.narrow(0, start, length)?.transpose(0, 1)?.contiguous();
-            outputs.push(self.attend(&segment(&q)?, &segment(&k)?, &segment(&v)?, cache)?);
-            start += length;
-        }
-        let output = Tensor::cat(&outputs, 0)?;
-
-        // 5. Gate and output projection
-        let output = match gate {
-            Some(gate) => (output * sigmoid(&gate.reshape((tokens, heads * head_dim))?)?)?,
-            None => output,
-        };
-        self.o_proj.forward(&output)
-    }
-
-    /// Appends `k` and `v` `[kv heads, new, head_dim]` to one row and lets `q` `[heads, new, head_dim]` look at all of it.
-    /// Returns `[new, heads * head_dim]`.
-    fn attend(
-        &self,
-        q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
-        cache: &mut KeyValues,
-    ) -> candle_core::Result<Tensor> {
-        let (heads, new, head_dim) = q.dims3()?;
-        let kv_heads = self.num_key_value_heads;
-        let group = heads / kv_heads;
-        let (k, v) = match cache.take() {
-            Some((old_k, old_v)) => (Tensor::cat(&[&old_k, k], 1)?, Tensor::cat(&[&old_v, v], 1)?),
-            None => (k.clone(), v.clone()),
-        };
-        let len = k.dim(1)?;
-
-        // query head h uses kv head h / group: the heads of a group are consecutive
-        let q = (q.reshape((kv_heads, group * new, head_dim))? * (head_dim as f64).powf(-0.5))?;
-        let scores = q.matmul(&k.t()?)?.to_dtype(DType::F32)?;
-        let scores = match new {
-            1 => scores,
-            _ => scores
-                .reshape((heads, new, len))?
-                .broadcast_add(&causal_mask(new, len, q.device())?)?
-                .reshape((kv_heads, group * new, len))?,
-        };
-        let weights = softmax_last_dim(&scores)?.to_dtype(v.dtype())?;
-        let output = weights
-            .matmul(&v)?
-            .reshape((heads, new, head_dim))?
-            .transpose(0, 1)?
-            .reshape((new, heads * head_dim))?;
-        *cache = Some((k, v));
-        Ok(output)
-    }
-}
-
-/// Returns `[new, len]`: 0 where the token may look, -inf at the tokens after it.
-fn causal_mask(new: usize, len: usize, device: &Device) -> candle_core::Result<Tensor> {
-    let past = len - new;
-    let mask: Vec<f32> = (0..new)
-        .flat_map(|query| {
-            (0..len).map(move |key| {
-                if key <= past + query {
-                    0.0
-                } else {
-                    f32::NEG_INFINITY
-                }
-            })
-        })
-        .collect();
-    Tensor::from_vec(mask, (new, len), device)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_token_sees_itself_and_what_came_before() -> Result<()> {
-        let mask = causal_mask(2, 3, &Device::Cpu)?.to_vec2::<f32>()?;
-        assert_eq!(mask, [[0.0, 0.0, f32::NEG_INFINITY], [0.0, 0.0, 0.0]]);
-        Ok(())
+        self.o_proj.forward(&mixed)
     }
 }

@@ -5,15 +5,15 @@
 //! positions need the second.
 
 use anyhow::{Context, Result, ensure};
-use candle_core::{DType, Device, Module, Tensor};
+use candle_core::{Device, Module, Tensor};
 
 use super::attention::Attention;
 use super::config::{DecoderConfig, LayerKind};
-use super::gated_delta::{DeltaState, GatedDeltaNet};
-use super::layers::{Linear, Loader, Mlp, RmsNorm};
+use super::gated_delta::GatedDeltaNet;
+use super::layers::{Loader, Matrix, Mlp, RmsNorm};
 use super::rope::Rope;
-use super::row::{LayerState, Row};
-use super::{LanguageModel, Logits, TensorSource};
+use super::row::Row;
+use super::{Backend, LanguageModel, Logits, TensorSource};
 
 /// Tokens of a row that go through the layers at once: bounds the scores of attention (tokens × length) in a long prompt.
 const PREFILL_PIECE: usize = 256;
@@ -24,12 +24,11 @@ const HEAD_PIECE: usize = 32;
 /// A decoder with its weights.
 #[derive(Debug, Clone)]
 pub struct Decoder {
-    embed_tokens: Tensor,
+    embed_tokens: Matrix,
     layers: Vec<DecoderLayer>,
     norm: RmsNorm,
-    lm_head: Linear,
+    lm_head: Matrix,
     rope: Rope,
-    empty: Row,
     config: DecoderConfig,
     device: Device,
 }
@@ -49,33 +48,31 @@ enum Mixer {
 }
 
 impl Decoder {
-    /// Loads every weight that `config` asks for to `device` in `dtype`; `progress` is called after each layer.
+    /// Loads every weight that `config` asks for; `progress` is called after each layer.
     ///
     /// # Errors
     /// Names the tensor that is missing or has another shape than the config says.
     pub fn load(
         config: &DecoderConfig,
         source: &dyn TensorSource,
-        device: &Device,
-        dtype: DType,
+        backend: &Backend,
         progress: &dyn Fn(),
     ) -> Result<Self> {
         let loader = Loader {
             source,
-            device,
-            dtype,
+            backend,
             zero_centred_norm: config.zero_centred_norm,
             rms_norm_eps: config.rms_norm_eps,
         };
         let embedding = [config.vocab_size, config.hidden_size];
-        let embed_tokens = loader.tensor("embed_tokens.weight", &embedding)?;
+        let embed_tokens = loader.matrix("embed_tokens.weight", embedding)?;
         let is_tied = match config.tie_word_embeddings {
             Some(tied) => tied,
             None => !source.contains("lm_head.weight"),
         };
         let lm_head = match is_tied {
-            true => Linear::tied(&embed_tokens)?,
-            false => loader.linear("lm_head", embedding, false)?,
+            true => embed_tokens.clone(),
+            false => loader.matrix("lm_head.weight", embedding)?,
         };
         let mut layers = Vec::with_capacity(config.layer_types.len());
         for (index, &kind) in config.layer_types.iter().enumerate() {
@@ -88,9 +85,11 @@ impl Decoder {
             norm: loader.norm("norm", config.hidden_size)?,
             lm_head,
             rope: Rope::new(&config.rope)?,
-            empty: empty_row(config, device, dtype)?,
             config: config.clone(),
-            device: device.clone(),
+            device: match backend {
+                Backend::Kernels(_) => Device::Cpu,
+                Backend::Tensors { device, .. } => device.clone(),
+            },
         })
     }
 
@@ -112,35 +111,17 @@ impl Decoder {
             .zip(lengths)
             .flat_map(|(row, &length)| row.len..row.len + length)
             .collect();
-        let angles = self.rope.angles(&positions, &self.device)?;
-        let ids = Tensor::new(tokens, &self.device)?;
-        let mut xs = self.embed_tokens.index_select(&ids, 0)?;
+        let angles = self.rope.angles(&positions);
+        let mut xs = self.embed_tokens.rows(tokens, &self.device)?;
         observe(0, &xs);
         for (index, layer) in self.layers.iter().enumerate() {
             let normed = layer.input_layernorm.forward(&xs)?;
+            let states = rows.iter_mut().map(|row| &mut row.layers[index]);
             let mixed = match &layer.mixer {
                 Mixer::SelfAttn(attention) => {
-                    let mut caches: Vec<_> = rows
-                        .iter_mut()
-                        .filter_map(|row| match &mut row.layers[index] {
-                            LayerState::Attention(cache) => Some(cache),
-                            LayerState::GatedDelta { .. } => None,
-                        })
-                        .collect();
-                    attention.forward(&normed, lengths, &angles, &mut caches)?
+                    attention.forward(&normed, lengths, &angles, states)?
                 }
-                Mixer::LinearAttn(delta_net) => {
-                    let mut states: Vec<_> = rows
-                        .iter_mut()
-                        .filter_map(|row| match &mut row.layers[index] {
-                            LayerState::GatedDelta { conv, recurrent } => {
-                                Some(DeltaState { conv, recurrent })
-                            }
-                            LayerState::Attention(_) => None,
-                        })
-                        .collect();
-                    delta_net.forward(&normed, lengths, &mut states)?
-                }
+                Mixer::LinearAttn(delta_net) => delta_net.forward(&normed, lengths, states)?,
             };
             xs = (xs + mixed)?;
             let normed = layer.post_attention_layernorm.forward(&xs)?;
@@ -158,8 +139,7 @@ impl Decoder {
     /// # Errors
     /// When the computation fails.
     pub fn logits(&self, hidden: &Tensor) -> Result<Vec<Logits>> {
-        let logits = self.lm_head.forward(hidden)?.to_dtype(DType::F32)?;
-        Ok(logits.to_vec2()?)
+        Ok(self.lm_head.logits(hidden)?)
     }
 
     /// Feeds `tokens` to one row in pieces and hands `each` the offset and the hidden states of every piece.
@@ -254,30 +234,6 @@ impl DecoderLayer {
     }
 }
 
-/// A row that has seen nothing: no keys, and zeros before the first token in the delta nets.
-fn empty_row(config: &DecoderConfig, device: &Device, dtype: DType) -> Result<Row> {
-    let state = |kind: &LayerKind| match (kind, &config.gated_delta) {
-        (LayerKind::LinearAttention, Some(sizes)) => {
-            let conv = (sizes.linear_conv_kernel_dim - 1, sizes.conv_dim());
-            let (heads, key_dim) = (sizes.linear_num_value_heads, sizes.linear_key_head_dim);
-            let recurrent = (heads, key_dim, sizes.linear_value_head_dim);
-            Ok(LayerState::GatedDelta {
-                conv: Tensor::zeros(conv, dtype, device)?,
-                recurrent: Tensor::zeros(recurrent, DType::F32, device)?,
-            })
-        }
-        _ => Ok(LayerState::Attention(None)),
-    };
-    Ok(Row {
-        len: 0,
-        layers: config
-            .layer_types
-            .iter()
-            .map(state)
-            .collect::<Result<_>>()?,
-    })
-}
-
 impl LanguageModel for Decoder {
     type Row = Row;
 
@@ -290,7 +246,14 @@ impl LanguageModel for Decoder {
     }
 
     fn start(&self) -> Row {
-        self.empty.clone()
+        let states = self.layers.iter().map(|layer| match &layer.mixer {
+            Mixer::SelfAttn(attention) => attention.start(),
+            Mixer::LinearAttn(delta_net) => delta_net.start(),
+        });
+        Row {
+            len: 0,
+            layers: states.collect(),
+        }
     }
 
     fn extend(&self, row: &mut Row, tokens: &[u32]) -> Result<Logits> {
@@ -333,6 +296,7 @@ impl LanguageModel for Decoder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use candle_core::DType;
     use std::cell::RefCell;
     use std::collections::BTreeMap;
 
@@ -381,8 +345,10 @@ mod tests {
             let asked = Asked::default();
             let loader = Loader {
                 source: &asked,
-                device: &Device::Cpu,
-                dtype: DType::F32,
+                backend: &Backend::Tensors {
+                    device: Device::Cpu,
+                    dtype: DType::F32,
+                },
                 zero_centred_norm: false,
                 rms_norm_eps: 1e-6,
             };

@@ -1,21 +1,21 @@
-//! The three small layers every decoder is made of: linear, RMS norm, SwiGLU.
+//! The small layers every decoder is made of: embedding, linear, RMS norm, SwiGLU; on kernels or on tensor operations.
 //!
 //! Activations are `[tokens, width]`, two dimensions only: rows of different sequences lie beside each other, so that one
 //! matrix product serves them all. Norms compute in f32 whatever the weights' type (as transformers does).
 
 use anyhow::Result;
-use candle_core::{D, DType, Device, Module, Tensor};
+use candle_core::{CpuStorage, D, DType, Device, Module, Storage, Tensor};
 
-use super::TensorSource;
+use super::{Backend, Logits, Stored, TensorSource};
+use crate::kernels::linear::{self, Format, Weights};
+use crate::kernels::{Isa, norm};
 
-/// Loads tensors of one checkpoint to one device in one type.
+/// Loads tensors of one checkpoint for one backend.
 pub struct Loader<'a> {
     /// Where the weights come from.
     pub source: &'a dyn TensorSource,
-    /// Where they go.
-    pub device: &'a Device,
-    /// What the matrices are computed in.
-    pub dtype: DType,
+    /// What will compute with them.
+    pub backend: &'a Backend,
     /// Whether RMS norm weights are stored around zero.
     pub zero_centred_norm: bool,
     /// Inside every RMS norm.
@@ -29,7 +29,10 @@ impl Loader<'_> {
     /// As [`TensorSource::tensor`].
     pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
         let tensor = self.source.tensor(name, shape)?;
-        Ok(tensor.to_dtype(self.dtype)?.to_device(self.device)?)
+        match self.backend {
+            Backend::Kernels(_) => Ok(tensor),
+            Backend::Tensors { device, dtype } => Ok(tensor.to_dtype(*dtype)?.to_device(device)?),
+        }
     }
 
     /// Returns a tensor in f32.
@@ -37,20 +40,52 @@ impl Loader<'_> {
     /// # Errors
     /// As [`TensorSource::tensor`].
     pub fn tensor_f32(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
-        Ok(self.source.tensor(name, shape)?.to_device(self.device)?)
+        let tensor = self.source.tensor(name, shape)?;
+        match self.backend {
+            Backend::Kernels(_) => Ok(tensor),
+            Backend::Tensors { device, .. } => Ok(tensor.to_device(device)?),
+        }
+    }
+
+    /// Returns the matrix `name` `[out, in]`.
+    ///
+    /// # Errors
+    /// As [`TensorSource::tensor`].
+    pub fn matrix(&self, name: &str, shape: [usize; 2]) -> Result<Matrix> {
+        match self.backend {
+            Backend::Kernels(isa) => {
+                let weights = self.weights(name, shape)?;
+                self.source.release(name);
+                Ok(Matrix::Tiled(*isa, weights.into()))
+            }
+            // copied to input-major order once: candle's product packs that by whole lines, other orders value by value
+            Backend::Tensors { .. } => Ok(Matrix::Transposed(
+                self.tensor(name, &shape)?.t()?.contiguous()?,
+            )),
+        }
+    }
+
+    fn weights(&self, name: &str, shape: [usize; 2]) -> Result<Weights> {
+        let [outputs, inputs] = shape;
+        let numbers = match self.source.stored(name, &shape)? {
+            Stored::Bytes(format, bytes) if format != Format::F16 || linear::is_finite(&bytes) => {
+                return Ok(Weights::from_bytes(format, &bytes, outputs, inputs));
+            }
+            Stored::Bytes(..) => self.tensor_f32(name, &shape)?.flatten_all()?.to_vec1()?,
+            Stored::Numbers(numbers) => numbers,
+        };
+        Ok(Weights::from_numbers(&numbers, outputs, inputs))
     }
 
     /// Returns the linear layer `name`: `name.weight` `[out, in]` and, with `bias`, `name.bias` `[out]`.
     ///
     /// # Errors
     /// As [`TensorSource::tensor`].
-    pub fn linear(&self, name: &str, [output, input]: [usize; 2], bias: bool) -> Result<Linear> {
-        let weight = self.tensor(&format!("{name}.weight"), &[output, input])?;
+    pub fn linear(&self, name: &str, shape: [usize; 2], bias: bool) -> Result<Linear> {
         Ok(Linear {
-            // copied to input-major order once: candle's product packs that by whole lines, other orders value by value
-            transposed: weight.t()?.contiguous()?,
+            weight: self.matrix(&format!("{name}.weight"), shape)?,
             bias: bias
-                .then(|| self.tensor(&format!("{name}.bias"), &[output]))
+                .then(|| self.tensor(&format!("{name}.bias"), &[shape[0]]))
                 .transpose()?,
         })
     }
@@ -76,38 +111,153 @@ impl Loader<'_> {
         Ok(RmsNorm {
             weight: self.tensor_f32(&format!("{name}.weight"), &[size])?,
             eps: self.rms_norm_eps,
+            isa: self.isa(),
         })
+    }
+
+    /// Returns what the kernels run on; `None` where there are none.
+    pub fn isa(&self) -> Option<Isa> {
+        match self.backend {
+            Backend::Kernels(isa) => Some(*isa),
+            Backend::Tensors { .. } => None,
+        }
+    }
+}
+
+/// Lends the numbers of tensors that lie in the CPU's memory as f32.
+///
+/// # Errors
+/// When one does not.
+pub(super) fn with_numbers<const N: usize, R>(
+    tensors: [&Tensor; N],
+    work: impl FnOnce([&[f32]; N]) -> R,
+) -> candle_core::Result<R> {
+    let tensors: Vec<Tensor> = tensors
+        .into_iter()
+        .map(Tensor::contiguous)
+        .collect::<candle_core::Result<_>>()?;
+    let storages: Vec<_> = tensors.iter().map(Tensor::storage_and_layout).collect();
+    let mut numbers = [&[][..]; N];
+    for (numbers, (storage, layout)) in numbers.iter_mut().zip(&storages) {
+        *numbers = match &**storage {
+            Storage::Cpu(CpuStorage::F32(all)) => {
+                &all[layout.start_offset()..][..layout.shape().elem_count()]
+            }
+            _ => candle_core::bail!("the kernels compute with f32 numbers on the CPU"),
+        };
+    }
+    Ok(work(numbers))
+}
+
+/// Returns a tensor's numbers as a vector.
+///
+/// # Errors
+/// When it is not f32.
+pub(super) fn to_numbers(xs: &Tensor) -> candle_core::Result<Vec<f32>> {
+    xs.flatten_all()?.to_vec1()
+}
+
+/// A weight matrix `[out, in]`.
+#[derive(Debug, Clone)]
+pub enum Matrix {
+    /// For the kernels, shared by clones.
+    Tiled(Isa, std::sync::Arc<Weights>),
+    /// For tensor operations, `[in, out]`.
+    Transposed(Tensor),
+}
+
+impl Matrix {
+    /// Returns some rows, `[ids, in]`: the embedding of these ids.
+    ///
+    /// # Errors
+    /// When there is no such row.
+    pub fn rows(&self, ids: &[u32], device: &Device) -> candle_core::Result<Tensor> {
+        match self {
+            Self::Tiled(_, weights) => {
+                let mut rows = vec![0.0; ids.len() * weights.inputs()];
+                for (&id, row) in ids.iter().zip(rows.chunks_exact_mut(weights.inputs())) {
+                    weights.copy_row(id as usize, row);
+                }
+                Tensor::from_vec(rows, (ids.len(), weights.inputs()), &Device::Cpu)
+            }
+            Self::Transposed(weight) => weight
+                .index_select(&Tensor::new(ids, device)?, 1)?
+                .t()?
+                .contiguous(),
+        }
+    }
+
+    /// Returns `x · weightᵀ` of every row of `xs` as logits.
+    ///
+    /// # Errors
+    /// When the computation fails.
+    pub fn logits(&self, xs: &Tensor) -> candle_core::Result<Vec<Logits>> {
+        match self {
+            Self::Tiled(isa, weights) => {
+                let mut logits = vec![vec![0.0; weights.outputs()]; xs.dim(0)?];
+                let targets = logits.iter_mut().map(Vec::as_mut_slice).collect();
+                with_numbers([xs], |[xs]| {
+                    linear::multiply_into(*isa, xs, weights.inputs(), &[weights], &mut [targets]);
+                })?;
+                Ok(logits)
+            }
+            Self::Transposed(weight) => xs.matmul(weight)?.to_dtype(DType::F32)?.to_vec2(),
+        }
     }
 }
 
 /// `x · weightᵀ + bias`.
 #[derive(Debug, Clone)]
 pub struct Linear {
-    /// `[in, out]`.
-    transposed: Tensor,
+    weight: Matrix,
     bias: Option<Tensor>,
 }
 
 impl Linear {
-    /// Returns a layer without bias that shares `weight` `[out, in]`.
+    /// Applies several layers to the same activations: the kernels take them as one.
     ///
     /// # Errors
-    /// When `weight` has not two dimensions.
-    pub fn tied(weight: &Tensor) -> Result<Self> {
-        Ok(Self {
-            transposed: weight.t()?,
-            bias: None,
-        })
+    /// When the computation fails.
+    pub fn forward_all<const N: usize>(
+        layers: [&Self; N],
+        xs: &Tensor,
+    ) -> candle_core::Result<[Tensor; N]> {
+        let mut weights = Vec::with_capacity(N);
+        let mut kernel = None;
+        let mut results = Vec::with_capacity(N);
+        for layer in layers {
+            match &layer.weight {
+                Matrix::Tiled(isa, tiled) => {
+                    kernel = Some(*isa);
+                    weights.push(&**tiled);
+                }
+                Matrix::Transposed(weight) => results.push(xs.matmul(weight)?),
+            }
+        }
+        if let Some(isa) = kernel {
+            let (rows, inputs) = xs.dims2()?;
+            let products = with_numbers([xs], |[xs]| linear::multiply(isa, xs, inputs, &weights))?;
+            for (product, weights) in products.into_iter().zip(weights) {
+                let shape = (rows, weights.outputs());
+                results.push(Tensor::from_vec(product, shape, &Device::Cpu)?);
+            }
+        }
+        for (result, layer) in results.iter_mut().zip(layers) {
+            if let Some(bias) = &layer.bias {
+                *result = result.broadcast_add(bias)?;
+            }
+        }
+        match results.try_into() {
+            Ok(results) => Ok(results),
+            Err(_) => candle_core::bail!("layers of one model have one backend"),
+        }
     }
 }
 
 impl Module for Linear {
     fn forward(&self, xs: &Tensor) -> candle_core::Result<Tensor> {
-        let ys = xs.matmul(&self.transposed)?;
-        match &self.bias {
-            Some(bias) => ys.broadcast_add(bias),
-            None => Ok(ys),
-        }
+        let [ys] = Self::forward_all([self], xs)?;
+        Ok(ys)
     }
 }
 
@@ -116,10 +266,28 @@ impl Module for Linear {
 pub struct RmsNorm {
     weight: Tensor,
     eps: f64,
+    isa: Option<Isa>,
+}
+
+impl RmsNorm {
+    /// Returns the factors and what is added inside the root.
+    ///
+    /// # Errors
+    /// When the computation fails.
+    pub(super) fn to_numbers(&self) -> candle_core::Result<(Vec<f32>, f32)> {
+        Ok((to_numbers(&self.weight)?, self.eps as f32))
+    }
 }
 
 impl Module for RmsNorm {
     fn forward(&self, xs: &Tensor) -> candle_core::Result<Tensor> {
+        if let Some(isa) = self.isa {
+            let eps = self.eps as f32;
+            let normed = with_numbers([xs, &self.weight], |[xs, weight]| {
+                norm::rms_norm(isa, xs, weight, eps)
+            })?;
+            return Tensor::from_vec(normed, xs.shape(), &Device::Cpu);
+        }
         let dtype = xs.dtype();
         let xs = xs.to_dtype(DType::F32)?;
         let mean_square = xs.sqr()?.mean_keepdim(D::Minus1)?;
@@ -135,6 +303,7 @@ pub struct Mlp {
     gate_proj: Linear,
     up_proj: Linear,
     down_proj: Linear,
+    isa: Option<Isa>,
 }
 
 impl Mlp {
@@ -152,13 +321,21 @@ impl Mlp {
             gate_proj: loader.linear(&format!("{name}.gate_proj"), [intermediate, hidden], bias)?,
             up_proj: loader.linear(&format!("{name}.up_proj"), [intermediate, hidden], bias)?,
             down_proj: loader.linear(&format!("{name}.down_proj"), [hidden, intermediate], bias)?,
+            isa: loader.isa(),
         })
     }
 }
 
 impl Module for Mlp {
     fn forward(&self, xs: &Tensor) -> candle_core::Result<Tensor> {
-        let gate = self.gate_proj.forward(xs)?.silu()?;
-        self.down_proj.forward(&(gate * self.up_proj.forward(xs)?)?)
+        let [gate, up] = Linear::forward_all([&self.gate_proj, &self.up_proj], xs)?;
+        let product = match self.isa {
+            Some(isa) => {
+                let product = with_numbers([&gate, &up], |[gate, up]| norm::swiglu(isa, gate, up))?;
+                Tensor::from_vec(product, gate.shape(), &Device::Cpu)?
+            }
+            None => (gate.silu()? * up)?,
+        };
+        self.down_proj.forward(&product)
     }
 }

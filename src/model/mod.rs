@@ -11,9 +11,15 @@ pub mod gated_delta;
 pub mod layers;
 pub mod rope;
 pub mod row;
+pub mod tensors;
+
+use std::borrow::Cow;
 
 use anyhow::Result;
-use candle_core::Tensor;
+use candle_core::{DType, Device, Tensor};
+
+use crate::kernels::Isa;
+use crate::kernels::linear::Format;
 
 /// Raw scores of the next token, one for every row of the output layer, in id order.
 pub type Logits = Vec<f32>;
@@ -56,6 +62,30 @@ pub trait LanguageModel {
     ) -> Result<()>;
 }
 
+/// What computes a forward pass.
+#[derive(Debug, Clone)]
+pub enum Backend {
+    /// This program's kernels, on the CPU: weights as they are stored, all else f32; the same bits for a row whatever
+    /// is computed beside it.
+    Kernels(Isa),
+    /// candle's tensor operations, on any of its devices: the same decoder, and what the kernels are compared with.
+    Tensors {
+        /// Where tensors live.
+        device: Device,
+        /// What matrices are multiplied in.
+        dtype: DType,
+    },
+}
+
+/// A tensor's numbers as they lie in a checkpoint.
+#[derive(Debug, Clone)]
+pub enum Stored<'a> {
+    /// Little-endian numbers of one format, row by row.
+    Bytes(Format, Cow<'a, [u8]>),
+    /// Numbers that had to be converted, row by row.
+    Numbers(Vec<f32>),
+}
+
 /// Where a decoder takes its weights from: tensors under the names of a Hugging Face checkpoint without any prefix
 /// (`embed_tokens.weight`, `layers.0.self_attn.q_proj.weight`, `norm.weight`, `lm_head.weight`), in its conventions.
 pub trait TensorSource {
@@ -67,4 +97,16 @@ pub trait TensorSource {
     /// # Errors
     /// When it is missing, has another shape than `shape`, or is stored in a type that cannot be read.
     fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor>;
+
+    /// Returns the tensor's numbers in the type that they are stored in, where that is bf16, f16 or f32.
+    ///
+    /// # Errors
+    /// As [`tensor`](Self::tensor).
+    fn stored(&self, name: &str, shape: &[usize]) -> Result<Stored<'_>> {
+        let numbers = self.tensor(name, shape)?.flatten_all()?.to_vec1()?;
+        Ok(Stored::Numbers(numbers))
+    }
+
+    /// Says that a tensor will hardly be read again: its memory may go.
+    fn release(&self, _name: &str) {}
 }

@@ -5,7 +5,7 @@
 //! torch; angles are computed for the positions at hand, never tabulated.
 
 use anyhow::{Result, ensure};
-use candle_core::{D, DType, Device, Tensor};
+use candle_core::{D, DType, Tensor};
 
 use super::config::{RopeConfig, RopeScaling};
 
@@ -15,11 +15,12 @@ pub struct Rope {
     inv_freq: Vec<f32>,
 }
 
-/// Cosines and sines of some positions, each `[tokens, 1, rotary_dim / 2]` in f32.
+/// Cosines and sines of some positions, each `[tokens, rotary_dim / 2]`.
 #[derive(Debug, Clone)]
 pub struct Angles {
-    cos: Tensor,
-    sin: Tensor,
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+    tokens: usize,
 }
 
 impl Rope {
@@ -54,36 +55,40 @@ impl Rope {
     }
 
     /// Returns the angles of `positions`, one a token.
-    ///
-    /// # Errors
-    /// When the device has no memory for them.
-    pub fn angles(&self, positions: &[usize], device: &Device) -> Result<Angles> {
-        let angles: Vec<f32> = positions
+    pub fn angles(&self, positions: &[usize]) -> Angles {
+        let angles = positions
             .iter()
-            .flat_map(|&position| self.inv_freq.iter().map(move |freq| position as f32 * freq))
-            .collect();
-        let angles = Tensor::from_vec(angles, (positions.len(), 1, self.inv_freq.len()), device)?;
-        Ok(Angles {
-            cos: angles.cos()?,
-            sin: angles.sin()?,
-        })
+            .flat_map(|&position| self.inv_freq.iter().map(move |freq| position as f32 * freq));
+        let (sin, cos) = angles.map(f32::sin_cos).unzip();
+        Angles {
+            cos,
+            sin,
+            tokens: positions.len(),
+        }
     }
 }
 
 impl Angles {
+    /// Returns the cosines and the sines, token by token.
+    pub fn numbers(&self) -> (&[f32], &[f32]) {
+        (&self.cos, &self.sin)
+    }
+
     /// Rotates the first dimensions of every head of `xs` `[tokens, heads, head_dim]`; the others pass unchanged.
     ///
     /// # Errors
     /// When the number of tokens is not that of the positions.
     pub fn rotate(&self, xs: &Tensor) -> candle_core::Result<Tensor> {
-        let dtype = xs.dtype();
-        let half = self.cos.dim(D::Minus1)?;
-        let head_dim = xs.dim(D::Minus1)?;
+        let (dtype, head_dim) = (xs.dtype(), xs.dim(D::Minus1)?);
+        let half = self.cos.len() / self.tokens.max(1);
+        let numbers =
+            |numbers: &[f32]| Tensor::from_slice(numbers, (self.tokens, 1, half), xs.device());
+        let (cos, sin) = (numbers(&self.cos)?, numbers(&self.sin)?);
         let x1 = xs.narrow(D::Minus1, 0, half)?.to_dtype(DType::F32)?;
         let x2 = xs.narrow(D::Minus1, half, half)?.to_dtype(DType::F32)?;
         let rotated = [
-            (x1.broadcast_mul(&self.cos)? - x2.broadcast_mul(&self.sin)?)?.to_dtype(dtype)?,
-            (x2.broadcast_mul(&self.cos)? + x1.broadcast_mul(&self.sin)?)?.to_dtype(dtype)?,
+            (x1.broadcast_mul(&cos)? - x2.broadcast_mul(&sin)?)?.to_dtype(dtype)?,
+            (x2.broadcast_mul(&cos)? + x1.broadcast_mul(&sin)?)?.to_dtype(dtype)?,
         ];
         if head_dim == 2 * half {
             return Tensor::cat(&rotated, D::Minus1);
@@ -155,8 +160,11 @@ mod tests {
         let rope = Rope {
             inv_freq: vec![std::f32::consts::FRAC_PI_2],
         };
-        let xs = Tensor::new(&[[[1f32, 2., 9.]], [[1., 2., 9.]]], &Device::Cpu)?;
-        let ys = rope.angles(&[0, 1], &Device::Cpu)?.rotate(&xs)?;
+        let xs = Tensor::new(
+            &[[[1f32, 2., 9.]], [[1., 2., 9.]]],
+            &candle_core::Device::Cpu,
+        )?;
+        let ys = rope.angles(&[0, 1]).rotate(&xs)?;
         let ys = ys.to_vec3::<f32>()?;
         assert_eq!(ys[0][0], [1.0, 2.0, 9.0]);
         for (y, expected) in ys[1][0].iter().zip([-2.0, 1.0, 9.0]) {

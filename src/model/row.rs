@@ -1,9 +1,12 @@
 //! What a decoder remembers of one sequence: a value outside the weights, forked by `clone`.
 //!
-//! Nothing in it is changed in place: every extension replaces a tensor by a new one, so clones share what they have in
-//! common and never see each other's tokens. (candle's own `KvCache` appends in place; clones of it overwrite each other.)
+//! Clones share what they have in common and never see each other's tokens: the kernels copy a part before they write to
+//! one that is shared, tensors are never changed in place. (candle's own `KvCache` appends in place; clones of it
+//! overwrite each other.)
 
-use candle_core::Tensor;
+use super::tensors::{DeltaTensors, KvTensors};
+use crate::kernels::attention::KvCache;
+use crate::kernels::gated_delta::DeltaState;
 
 /// One sequence: how long it is, and the memory of every layer.
 #[derive(Debug, Clone)]
@@ -27,13 +30,12 @@ impl Row {
 /// What one layer remembers.
 #[derive(Debug, Clone)]
 pub(super) enum LayerState {
-    /// Keys (rotated) and values of all tokens, each `[kv heads, tokens, head_dim]`; `None` before the first.
-    Attention(Option<(Tensor, Tensor)>),
-    /// A gated delta net's two states.
-    GatedDelta {
-        /// Conv state: the last `kernel - 1` inputs of the convolution, `[kernel - 1, channels]`.
-        conv: Tensor,
-        /// Recurrent state, `[value heads, key head dim, value head dim]`, f32.
-        recurrent: Tensor,
-    },
+    /// Attention on the kernels.
+    Kv(KvCache),
+    /// A gated delta net on the kernels.
+    Delta(DeltaState),
+    /// Attention on tensors; nothing before the first token.
+    KvTensors(Option<KvTensors>),
+    /// A gated delta net on tensors.
+    DeltaTensors(DeltaTensors),
 }

@@ -19,18 +19,18 @@ mod values;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use memmap2::Mmap;
 use tokenizers::Tokenizer;
 
 pub use self::tensors::GgufWeights;
 
 use self::reader::{Header, TensorInfo};
+use super::mapping::{self, FileBytes};
 use crate::model::config::DecoderConfig;
 
 /// A GGUF file whose header has been read and checked.
 pub struct GgufFile {
     path: PathBuf,
-    bytes: Mmap,
+    bytes: FileBytes,
     header: Header,
 }
 
@@ -40,12 +40,12 @@ impl GgufFile {
     /// # Errors
     /// When it cannot be read, is not a whole GGUF file of version 2 or 3, or is one part of several.
     pub fn open(path: &Path) -> Result<Self> {
-        super::mapping::map(path)
+        mapping::map(path)
             .and_then(|bytes| Self::from_bytes(path, bytes))
             .with_context(|| path.display().to_string())
     }
 
-    fn from_bytes(path: &Path, bytes: Mmap) -> Result<Self> {
+    fn from_bytes(path: &Path, bytes: FileBytes) -> Result<Self> {
         let header = Header::parse(&bytes)?;
         let parts = header.number("split.count")?.unwrap_or(1);
         ensure!(
@@ -119,8 +119,8 @@ impl GgufFile {
         largest.map_or(String::new(), |(code, _)| types::name(code).to_lowercase())
     }
 
-    /// Returns the bytes that the text model's weights take in f32.
-    pub fn f32_bytes(&self) -> u64 {
+    /// Returns the bytes that the text model's weights take in memory at most: f32, whatever they are stored as.
+    pub fn memory_bytes(&self) -> u64 {
         self.text_tensors()
             .map(|(_, info)| info.num_elements() as u64)
             .fold(0, |bytes, elements| {
@@ -171,7 +171,7 @@ mod tests {
         // Embedding, norm and head; two layers of q and o, k and v, the SwiGLU layer and two norms.
         let layer = 2 * 64 * 64 + 2 * 32 * 64 + 3 * 96 * 64 + 2 * 64;
         let llama = 2 * 320 * 64 + 64 + 2 * layer;
-        assert_eq!(fixture("llama").f32_bytes(), 4 * llama);
+        assert_eq!(fixture("llama").memory_bytes(), 4 * llama);
         let file = fixture("qwen35");
         let all: usize = file
             .header
@@ -186,7 +186,7 @@ mod tests {
             .iter()
             .filter(|(name, _)| is_drafting(name));
         let drafting: usize = drafting.map(|(_, info)| info.num_elements()).sum();
-        assert_eq!(file.f32_bytes(), 4 * (all - drafting) as u64);
+        assert_eq!(file.memory_bytes(), 4 * (all - drafting) as u64);
     }
 
     #[test]
@@ -248,7 +248,7 @@ mod tests {
                     continue;
                 };
                 let _ = file.tokenizer();
-                let _ = (file.stop_ids(), file.f32_bytes(), file.weights_dtype());
+                let _ = (file.stop_ids(), file.memory_bytes(), file.weights_dtype());
                 if let Ok(config) = file.config() {
                     let weights = file.into_weights(config);
                     let _ = weights.tensor("embed_tokens.weight", &[8, 4]);

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use memmap2::MmapMut;
 
+use super::super::mapping::FileBytes;
+
 use super::GgufFile;
 
 /// A GGUF file in the making; what it does not say is left out.
@@ -149,7 +151,10 @@ pub(super) fn head(version: u32, num_tensors: u64, num_values: u64) -> Vec<u8> {
 pub(super) fn open(bytes: &[u8]) -> Result<GgufFile> {
     let mut memory = MmapMut::map_anon(bytes.len().max(1))?;
     memory[..bytes.len()].copy_from_slice(bytes);
-    GgufFile::from_bytes(Path::new("sample.gguf"), memory.make_read_only()?)
+    GgufFile::from_bytes(
+        Path::new("sample.gguf"),
+        FileBytes::from_memory(memory.make_read_only()?),
+    )
 }
 
 /// Returns a path below `tests/fixtures`.

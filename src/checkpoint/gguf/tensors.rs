@@ -93,6 +93,14 @@ impl TensorSource for GgufWeights {
         self.read(name, shape)
             .with_context(|| self.file.path.display().to_string())
     }
+
+    fn release(&self, name: &str) {
+        let stored = names::in_file(name, &self.config.model_type);
+        let info = stored.and_then(|(stored, _)| self.file.header.tensors().get(&stored));
+        if let Some(info) = info {
+            self.file.bytes.release(info.at.clone());
+        }
+    }
 }
 
 /// Returns how candle reads a storage type.

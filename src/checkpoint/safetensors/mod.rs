@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_core::{Device, Tensor};
-use memmap2::Mmap;
 use rayon::prelude::*;
 
-use super::mapping;
+use super::mapping::{self, FileBytes};
 use super::placeholder;
 use super::weights::WeightMap;
-use crate::model::TensorSource;
+use crate::kernels::linear::Format;
+use crate::model::{Stored, TensorSource};
 use header::TensorInfo;
 
 /// Where the text model's tensors are, most specific first; the embedding decides.
@@ -50,7 +50,7 @@ struct StoredTensor {
 }
 
 enum Content {
-    Mapped(Mmap),
+    Mapped(FileBytes),
     Read(Vec<u8>),
     BuiltIn(&'static [u8]),
 }
@@ -153,23 +153,22 @@ impl SafetensorsFiles {
         most.map_or_else(String::new, |(dtype, _)| dtype.to_ascii_lowercase())
     }
 
-    /// Returns the bytes that the text model takes as f32.
-    pub fn f32_bytes(&self) -> u64 {
-        let elements =
-            |tensor: &StoredTensor| tensor.shape.iter().map(|&dim| dim as u64).product::<u64>();
+    /// Returns the bytes that the text model takes in memory: as it is stored, f32 where it is stored wider.
+    pub fn memory_bytes(&self) -> u64 {
+        let bytes = |tensor: &StoredTensor| match tensor.dtype.as_str() {
+            "F64" => tensor.bytes.len() / 2,
+            _ => tensor.bytes.len(),
+        };
         self.tensors
             .values()
-            .map(|tensor| 4 * elements(tensor))
+            .map(|tensor| bytes(tensor) as u64)
             .sum()
     }
 }
 
-impl TensorSource for SafetensorsFiles {
-    fn contains(&self, name: &str) -> bool {
-        self.tensors.contains_key(name)
-    }
-
-    fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
+impl SafetensorsFiles {
+    /// Returns a tensor of this shape and its bytes.
+    fn find(&self, name: &str, shape: &[usize]) -> Result<(&StoredTensor, &[u8])> {
         let tensor = self.tensors.get(name).with_context(|| {
             let files = self
                 .files
@@ -180,16 +179,56 @@ impl TensorSource for SafetensorsFiles {
                 files.collect::<Vec<_>>().join(", ")
             )
         })?;
-        let WeightFile { path, content } = &self.files[tensor.file];
-        let place = || format!("{}: tensor `{}`", path.display(), tensor.stored_name);
         ensure!(
             tensor.shape == shape,
             "{} has shape {:?} (expected {shape:?})",
-            place(),
+            self.place(tensor),
             tensor.shape
         );
-        let values = to_f32(&tensor.dtype, &content[tensor.bytes.clone()]).with_context(place)?;
+        Ok((
+            tensor,
+            &self.files[tensor.file].content[tensor.bytes.clone()],
+        ))
+    }
+
+    fn place(&self, tensor: &StoredTensor) -> String {
+        let path = self.files[tensor.file].path.display();
+        format!("{path}: tensor `{}`", tensor.stored_name)
+    }
+}
+
+impl TensorSource for SafetensorsFiles {
+    fn contains(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
+    fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
+        let (tensor, bytes) = self.find(name, shape)?;
+        let place = || self.place(tensor);
+        let values = to_f32(&tensor.dtype, bytes).with_context(place)?;
         Tensor::from_vec(values, shape, &Device::Cpu).with_context(place)
+    }
+
+    fn stored(&self, name: &str, shape: &[usize]) -> Result<Stored<'_>> {
+        let (tensor, bytes) = self.find(name, shape)?;
+        let format = match tensor.dtype.as_str() {
+            "BF16" => Format::Bf16,
+            "F16" => Format::F16,
+            "F32" => Format::F32,
+            other => {
+                let numbers = to_f32(other, bytes).with_context(|| self.place(tensor))?;
+                return Ok(Stored::Numbers(numbers));
+            }
+        };
+        Ok(Stored::Bytes(format, bytes.into()))
+    }
+
+    fn release(&self, name: &str) {
+        if let Some(tensor) = self.tensors.get(name)
+            && let Content::Mapped(map) = &self.files[tensor.file].content
+        {
+            map.release(tensor.bytes.clone());
+        }
     }
 }
 

@@ -91,7 +91,7 @@ fn every_prefix_is_stripped_and_other_models_are_passed_over() {
         );
         assert_eq!(files.num_skipped(), 2);
         assert!(files.contains("lm_head.weight") && !files.contains("mtp.layers.0.norm.weight"));
-        assert_eq!(files.f32_bytes(), 16);
+        assert_eq!(files.memory_bytes(), 16);
     }
 }
 
