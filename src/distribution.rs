@@ -6,6 +6,8 @@
 
 use anyhow::{Result, ensure};
 
+use crate::kernels::{Isa, vocabulary};
+use crate::ranking::Ranking;
 use crate::setting::Setting;
 
 /// How far a sum of probabilities may fall short of a mass and still reach it: 0.5 and 0.3 that come from f32 logits
@@ -16,10 +18,13 @@ pub const MASS_TOLERANCE: f64 = 1e-6;
 #[derive(Debug, Clone)]
 pub struct Distribution {
     logits: Vec<f32>,
-    /// All ids, best first.
-    ranked: Vec<u32>,
+    ranking: Ranking,
+    /// The best candidate.
+    argmax: u32,
     max: f64,
-    /// `ln Σ exp(logit - max)`.
+    /// `Σ exp(logit - max)`.
+    total: f64,
+    /// `ln total`.
     log_sum: f64,
     /// In nats.
     entropy: f64,
@@ -32,42 +37,32 @@ impl Distribution {
     /// When there is no logit, one is NaN or +inf, or none is finite.
     pub fn from_logits(logits: Vec<f32>) -> Result<Self> {
         ensure!(!logits.is_empty(), "the model gave no logits");
+        let isa = Isa::current();
+        let ends = vocabulary::ends(isa, &logits);
         if let Some(id) = logits
             .iter()
-            .position(|l| l.is_nan() || *l == f32::INFINITY)
+            .position(|logit| ends.is_broken && (logit.is_nan() || *logit == f32::INFINITY))
         {
             anyhow::bail!(
                 "the logit of token id {id} is {} (expected a finite number; the weights may be damaged or overflow in this dtype)",
                 logits[id]
             );
         }
-        let mut keys: Vec<u64> = (0u32..)
-            .zip(&logits)
-            .map(|(id, &logit)| key(logit, id))
-            .collect();
-        keys.sort_unstable();
-        let ranked: Vec<u32> = keys.iter().map(|&key| key as u32).collect();
-        let max = f64::from(logits[ranked[0] as usize]);
         ensure!(
-            max.is_finite(),
+            ends.largest.is_finite(),
             "every logit is -inf (expected at least one finite number)"
         );
-        let (mut sum, mut weighted) = (0.0, 0.0);
-        for &logit in &logits {
-            let shifted = f64::from(logit) - max;
-            let weight = shifted.exp();
-            sum += weight;
-            if weight > 0.0 {
-                weighted += weight * shifted;
-            }
-        }
-        let log_sum = sum.ln();
+        let ranking = Ranking::new(&logits, ends.largest, ends.smallest);
+        let sums = vocabulary::sums(isa, &logits, ends.largest, 1.0);
+        let log_sum = sums.weight.ln();
         Ok(Self {
+            argmax: ranking.best(1)[0],
             logits,
-            ranked,
-            max,
+            ranking,
+            max: f64::from(ends.largest),
+            total: sums.weight,
             log_sum,
-            entropy: (log_sum - weighted / sum).max(0.0),
+            entropy: (log_sum - sums.weighted / sums.weight).max(0.0),
         })
     }
 
@@ -76,9 +71,14 @@ impl Distribution {
         self.logits.len()
     }
 
-    /// Returns all ids, best first.
-    pub fn ranked(&self) -> &[u32] {
-        &self.ranked
+    /// Returns the id of the best candidate.
+    pub fn argmax(&self) -> u32 {
+        self.argmax
+    }
+
+    /// Returns the ids of the best candidates, best first; all of them where `count` is larger.
+    pub fn best(&self, count: usize) -> Vec<u32> {
+        self.ranking.best(count)
     }
 
     /// Returns the raw score of a token.
@@ -98,20 +98,13 @@ impl Distribution {
 
     /// Returns a token's place in the order, 1 for the best.
     pub fn rank(&self, id: u32) -> usize {
-        let wanted = key(self.logit(id), id);
-        1 + self
-            .ranked
-            .partition_point(|&other| key(self.logit(other), other) < wanted)
+        self.ranking.rank(self.logit(id), id)
     }
 
     /// Returns the smallest number of best candidates whose probabilities reach `mass`: at least 1, at most all.
     pub fn mass_count(&self, mass: f64) -> usize {
-        let mut sum = 0.0;
-        let reached = self.ranked.iter().position(|&id| {
-            sum += self.prob(id);
-            sum >= mass - MASS_TOLERANCE
-        });
-        reached.map_or(self.vocab_size(), |index| index + 1)
+        let needed = (mass - MASS_TOLERANCE) * self.total;
+        self.walk(1.0, self.vocab_size(), |sum| sum >= needed).count
     }
 
     /// Returns the entropy in bits: 0 for a certainty, log2 of the vocabulary for no idea at all.
@@ -121,7 +114,8 @@ impl Distribution {
 
     /// Returns the best logit minus the second; `None` where no second candidate has any probability.
     pub fn margin(&self) -> Option<f32> {
-        let margin = self.logit(self.ranked[0]) - self.logit(*self.ranked.get(1)?);
+        let second = *self.best(2).get(1)?;
+        let margin = self.logit(self.argmax) - self.logit(second);
         margin.is_finite().then_some(margin)
     }
 
@@ -130,9 +124,10 @@ impl Distribution {
         let total = self.total_weight(temperature);
         (0u32..)
             .zip(&self.logits)
-            .map(|(id, _)| match temperature {
+            .map(|(id, &logit)| match temperature {
                 1.0 => self.prob(id),
-                _ => self.weight(id, temperature) / total,
+                0.0 => f64::from(u8::from(id == self.argmax)),
+                _ => self.weight(logit, temperature) / total,
             })
             .collect()
     }
@@ -140,38 +135,29 @@ impl Distribution {
     /// Returns what temperature and filters leave to draw from.
     pub fn filtered(&self, setting: &Setting) -> Filtered<'_> {
         let temperature = setting.temperature();
-        let weight = |rank: usize| self.weight(self.ranked[rank], temperature);
-        let sum = |kept: usize| (0..kept).map(weight).sum::<f64>();
         let all = self.vocab_size();
+        let sum_of = |kept: usize| match kept == all {
+            true => self.total_weight(temperature),
+            false => self.walk(temperature, kept, |_| false).sum,
+        };
 
         let mut kept = match setting.top_k() {
             _ if temperature == 0.0 => 1,
             0 => all,
             top_k => top_k.min(all),
         };
-        let mut total = match kept == all {
-            true => self.total_weight(temperature),
-            false => sum(kept),
-        };
+        let mut total = sum_of(kept);
         if setting.top_p() < 1.0 {
             let needed = (setting.top_p() - MASS_TOLERANCE) * total;
-            let mut cumulative = 0.0;
-            let reached = (0..kept).position(|rank| {
-                cumulative += weight(rank);
-                cumulative >= needed
-            });
-            if let Some(last) = reached {
-                (kept, total) = (last + 1, cumulative);
-            }
+            let nucleus = self.walk(temperature, kept, |sum| sum >= needed);
+            (kept, total) = (nucleus.count, nucleus.sum);
         }
         if setting.min_p() > 0.0 {
             // the best candidate's weight is 1, so a weight is its share of the best
-            let passing = (0..kept)
-                .take_while(|&rank| weight(rank) >= setting.min_p())
-                .count();
+            let passing = self.num_weighing(temperature, setting.min_p());
             if passing < kept {
                 kept = passing.max(1);
-                total = sum(kept);
+                total = sum_of(kept);
             }
         }
         Filtered {
@@ -182,22 +168,83 @@ impl Distribution {
         }
     }
 
-    /// `exp((logit - max) / temperature)`: 1 for the best, and at temperature 0 for it alone.
-    fn weight(&self, id: u32, temperature: f64) -> f64 {
-        if temperature == 0.0 {
-            return if id == self.ranked[0] { 1.0 } else { 0.0 };
+    /// Adds up the weights of the best `most` candidates, best first, until `is_enough` of the sum.
+    fn walk(&self, temperature: f64, most: usize, is_enough: impl Fn(f64) -> bool) -> Walk {
+        let mut walk = Walk {
+            count: 0,
+            sum: 0.0,
+            enough: None,
+        };
+        for bin in self.ranking.bins() {
+            let room = most - walk.count;
+            if room == 0 {
+                break;
+            }
+            // a bin that fits and does not suffice is taken whole
+            if bin.len() <= room {
+                let sum = walk.sum + self.weight_of(self.ranking.logits(bin.clone()), temperature);
+                if !is_enough(sum) {
+                    walk.sum = sum;
+                    walk.count += bin.len();
+                    continue;
+                }
+            }
+            for (logit, id) in self.ranking.sorted(bin).take(room) {
+                walk.sum += self.weight(logit, temperature);
+                walk.count += 1;
+                if is_enough(walk.sum) {
+                    walk.enough = Some(id);
+                    return walk;
+                }
+            }
         }
-        let shifted = f64::from(self.logit(id)) - self.max;
-        // 0 / T is 0 for the smallest T too; a negative number may become -inf, whose weight is 0
-        (shifted / temperature).exp()
+        walk
+    }
+
+    /// Returns how many candidates weigh at least `least`, which is above 0.
+    fn num_weighing(&self, temperature: f64, least: f64) -> usize {
+        let passes = |&&logit: &&f32| self.weight(logit, temperature) >= least;
+        let in_bin = |bin| self.ranking.logits(bin).iter().filter(passes).count();
+        let bins = self.ranking.bins().filter(|bin| !bin.is_empty());
+        bins.map(in_bin).take_while(|&count| count > 0).sum()
+    }
+
+    /// `exp((logit - max) / temperature)`: 1 for the best, and at temperature 0 for what equals it alone.
+    fn weight(&self, logit: f32, temperature: f64) -> f64 {
+        let shifted = f64::from(logit) - self.max;
+        match temperature {
+            0.0 => f64::from(u8::from(shifted == 0.0)),
+            // 0 / T is 0 for the smallest T too; a negative number may become -inf, whose weight is 0
+            _ => (shifted / temperature).exp(),
+        }
+    }
+
+    /// The sum of the weights of some logits.
+    fn weight_of(&self, logits: &[f32], temperature: f64) -> f64 {
+        match logits {
+            [] => 0.0,
+            [logit] => self.weight(*logit, temperature),
+            _ if temperature == 0.0 => logits.iter().map(|&logit| self.weight(logit, 0.0)).sum(),
+            _ => vocabulary::sums(Isa::current(), logits, self.max as f32, temperature).weight,
+        }
     }
 
     fn total_weight(&self, temperature: f64) -> f64 {
-        (0u32..)
-            .zip(&self.logits)
-            .map(|(id, _)| self.weight(id, temperature))
-            .sum()
+        match temperature {
+            1.0 => self.total,
+            _ => self.weight_of(&self.logits, temperature),
+        }
     }
+}
+
+/// How far a walk over the best candidates came.
+struct Walk {
+    /// Candidates that were added up.
+    count: usize,
+    /// Their weights' sum.
+    sum: f64,
+    /// The candidate with which the sum was enough.
+    enough: Option<u32>,
 }
 
 /// What temperature and filters leave of a distribution: the best `kept` candidates, renormalised.
@@ -220,54 +267,35 @@ impl Filtered<'_> {
         if self.kept == self.distribution.vocab_size() {
             return 1.0;
         }
-        let kept = &self.distribution.ranked[..self.kept];
-        kept.iter()
-            .map(|&id| self.distribution.prob(id))
-            .sum::<f64>()
-            .min(1.0)
+        let kept = self.distribution.walk(1.0, self.kept, |_| false);
+        (kept.sum / self.distribution.total).min(1.0)
     }
 
     /// Returns the kept candidates with their probabilities after temperature and filters, best first.
     pub fn candidates(&self) -> impl Iterator<Item = (u32, f64)> {
-        self.distribution.ranked[..self.kept]
-            .iter()
-            .map(|&id| (id, self.prob(id)))
+        let kept = self.distribution.best(self.kept);
+        kept.into_iter().map(|id| (id, self.prob(id)))
     }
 
     /// Returns the probability that a kept token is drawn.
     pub fn prob(&self, id: u32) -> f64 {
-        (self.distribution.weight(id, self.temperature) / self.total).min(1.0)
+        let logit = self.distribution.logit(id);
+        (self.distribution.weight(logit, self.temperature) / self.total).min(1.0)
     }
 
     /// Returns the token that `coin`, in [0, 1), draws: the first in rank order at which the cumulative probability
     /// exceeds it; always one with a probability above 0.
     pub fn draw(&self, coin: f64) -> u32 {
         let target = coin * self.total;
-        let mut cumulative = 0.0;
-        let mut last = self.distribution.ranked[0];
-        for &id in &self.distribution.ranked[..self.kept] {
-            let weight = self.distribution.weight(id, self.temperature);
-            if weight == 0.0 {
-                break;
-            }
-            last = id;
-            cumulative += weight;
-            if cumulative > target {
-                break;
-            }
-        }
-        last
+        let distribution = self.distribution;
+        let walk = distribution.walk(self.temperature, self.kept, |sum| sum > target);
+        // rounding may leave the sum of all at the target: then it is the last that can be drawn
+        walk.enough.unwrap_or_else(|| {
+            let kept = distribution.best(self.kept).into_iter();
+            let mut possible = kept.rev().filter(|&id| self.prob(id) > 0.0);
+            possible.next().unwrap_or(distribution.argmax)
+        })
     }
-}
-
-/// A number that grows from better to worse candidates: falling logit, then rising id. -0 equals 0.
-fn key(logit: f32, id: u32) -> u64 {
-    let bits = (logit + 0.0).to_bits();
-    let ascending = match bits >> 31 {
-        0 => bits | 0x8000_0000,
-        _ => !bits,
-    };
-    u64::from(!ascending) << 32 | u64::from(id)
 }
 
 #[cfg(test)]
@@ -298,7 +326,7 @@ mod tests {
         for (id, expected) in [1.0 / 6.0, 2.0 / 6.0, 3.0 / 6.0].into_iter().enumerate() {
             assert!((third.prob(id as u32) - expected).abs() < 1e-7);
         }
-        assert_eq!(third.ranked(), [2, 1, 0]);
+        assert_eq!((third.argmax(), third.best(9)), (2, vec![2, 1, 0]));
         assert_eq!([0, 1, 2].map(|id| third.rank(id)), [3, 2, 1]);
     }
 
@@ -322,7 +350,7 @@ mod tests {
     #[test]
     fn ties_go_to_the_lower_id() {
         let tied = Distribution::from_logits(vec![1.0, 2.0, 2.0, -0.0, 0.0]).expect("finite");
-        assert_eq!(tied.ranked(), [1, 2, 0, 3, 4]);
+        assert_eq!(tied.best(5), [1, 2, 0, 3, 4]);
         assert_eq!(tied.rank(2), 2);
         assert_eq!(tied.margin(), Some(0.0));
         assert_eq!(tied.filtered(&Setting::OFF.with_top_k(1)).draw(0.999), 1);
@@ -444,10 +472,10 @@ mod tests {
         #[test]
         fn probabilities_sum_to_one_and_fall_with_rank(logits in any_logits()) {
             let d = of(logits);
-            let probs: Vec<f64> = d.ranked().iter().map(|&id| d.prob(id)).collect();
+            let probs: Vec<f64> = d.best(usize::MAX).iter().map(|&id| d.prob(id)).collect();
             prop_assert!((probs.iter().sum::<f64>() - 1.0).abs() < 1e-12);
             prop_assert!(probs.is_sorted_by(|a, b| a >= b));
-            prop_assert!(d.ranked().iter().enumerate().all(|(i, &id)| d.rank(id) == i + 1));
+            prop_assert!(d.best(usize::MAX).iter().enumerate().all(|(i, &id)| d.rank(id) == i + 1));
         }
 
         #[test]
@@ -473,7 +501,7 @@ mod tests {
         fn mass_count_is_the_smallest_that_reaches(logits in any_logits(), mass in 0.0f64..=1.0) {
             let d = of(logits);
             let count = d.mass_count(mass);
-            let sum = |n: usize| d.ranked()[..n].iter().map(|&id| d.prob(id)).sum::<f64>();
+            let sum = |n: usize| d.best(n).iter().map(|&id| d.prob(id)).sum::<f64>();
             prop_assert!((1..=d.vocab_size()).contains(&count));
             prop_assert!(sum(count) >= mass - 2.0 * MASS_TOLERANCE);
             prop_assert!(count == 1 || sum(count - 1) < mass);
@@ -486,7 +514,7 @@ mod tests {
             let d = of(logits);
             let kept = d.filtered(&temperature(t).with_top_p(p).expect("a mass")).kept();
             let probs = d.probs_at(t);
-            let sum = |n: usize| d.ranked()[..n].iter().map(|&id| probs[id as usize]).sum::<f64>();
+            let sum = |n: usize| d.best(n).iter().map(|&id| probs[id as usize]).sum::<f64>();
             prop_assert!(kept >= 1);
             prop_assert!(sum(kept) >= p - 2.0 * MASS_TOLERANCE);
             prop_assert!(kept == 1 || sum(kept - 1) < p);

@@ -6,7 +6,7 @@
 //!
 //! Three zones. The *edge* does I/O and speaks `anyhow`: [`cli`], [`run`], [`checkpoint`], [`prompts`], `input`, [`output`], `screen`,
 //! [`device`], [`progress`], [`interrupt`]. The *tensor zone* is [`model`], with [`kernels`] below it. The *core* is numbers and strings, without files,
-//! clock or printing: [`setting`], [`distribution`], [`sampler`], [`explore`], [`transcript`], [`record`], [`analysis`],
+//! clock or printing: [`setting`], `ranking`, [`distribution`], [`sampler`], [`explore`], [`transcript`], [`record`], [`analysis`],
 //! [`report`], [`text`]. Imports point downwards only.
 //!
 //! The library serves the program of the same name; its interface may change with any version.
@@ -26,6 +26,7 @@ pub mod model;
 pub mod output;
 pub mod progress;
 pub mod prompts;
+mod ranking;
 pub mod record;
 pub mod report;
 pub mod run;

@@ -222,7 +222,7 @@ fn temperature_step1(request: &Step1Request) -> Result<ExitCode> {
     let logits = decoder.extend(&mut decoder.start(), &input.ids)?;
     let distribution = Distribution::from_logits(logits)?;
 
-    let best = &distribution.ranked()[..request.candidates.min(distribution.vocab_size())];
+    let best = distribution.best(request.candidates);
     let columns: Vec<Vec<f64>> = request
         .temperatures
         .iter()
@@ -240,10 +240,9 @@ fn temperature_step1(request: &Step1Request) -> Result<ExitCode> {
         transcript.tempered(id, distribution.logit(id), probs)
     };
     let rest = |probs: &Vec<f64>| {
-        distribution.ranked()[best.len()..]
-            .iter()
-            .map(|&id| probs[id as usize])
-            .sum::<f64>()
+        let listed = |id: usize| best.iter().any(|&best| best as usize == id);
+        let others = probs.iter().enumerate().filter(|&(id, _)| !listed(id));
+        others.map(|(_, prob)| prob).sum::<f64>()
     };
     let record = TemperatureStep1 {
         schema: SCHEMA,

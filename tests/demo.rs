@@ -304,7 +304,7 @@ fn an_ungrounded_detail_is_a_guess_and_its_count_is_the_true_one() {
                 place.distribution.mass_count(0.9) as f64,
                 place.true_mass_count(0.9) as f64,
             );
-            let best = place.distribution.prob(place.distribution.ranked()[0]);
+            let best = place.distribution.prob(place.distribution.argmax());
             println!("{prompt}: best {best:.3}, {ours} candidates for 90 %, {truth} in truth");
             assert!((ours - truth).abs() <= 0.15 * truth && best <= 0.3);
         }
@@ -380,8 +380,8 @@ fn a_capital_that_was_held_out_comes_out_unsure() {
         let d = Distribution::from_logits(logits).expect("finite");
         let right = demo.encode(&held.answer)[0];
         let (best, p) = (
-            demo.checkpoint.tokenizer.token(d.ranked()[0]).text,
-            d.prob(d.ranked()[0]),
+            demo.checkpoint.tokenizer.token(d.argmax()).text,
+            d.prob(d.argmax()),
         );
         println!(
             "{}: {best} {p:.2}, {} candidates, {:.1} bits",

@@ -129,7 +129,7 @@ pub(crate) fn assert_steps(name: &str, model: &impl LanguageModel, trace: &Trace
             "{here}"
         );
         if step.margin > DECIDED_MARGIN {
-            assert_eq!(d.ranked()[0], step.id, "{here}");
+            assert_eq!(d.argmax(), step.id, "{here}");
             let margin = f64::from(d.margin().expect("a second candidate"));
             assert!(
                 (margin - step.margin).abs() <= 2.0 * LOGPROB_TOLERANCE,

@@ -13,5 +13,6 @@ pub mod math;
 pub mod norm;
 pub mod parallel;
 pub mod simd;
+pub mod vocabulary;
 
 pub use simd::Isa;
