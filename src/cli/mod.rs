@@ -1,0 +1,248 @@
+//! The command line: what was typed becomes a validated [`Request`]. No files, no network, no model.
+//!
+//! Unknown flags, impossible values and contradictory pairs are refused here, as clap's usage errors (exit code 2).
+
+mod run;
+mod step1;
+#[cfg(test)]
+mod tests;
+mod values;
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+
+pub use run::RunRequest;
+pub use step1::Step1Request;
+
+use run::RunArgs;
+use step1::{STEP1_EXAMPLES, Step1Args};
+use values::utf8;
+
+/// What the program was asked to do.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Request {
+    /// The main command.
+    Run(RunRequest),
+    /// First-step logits at several temperatures.
+    TemperatureStep1(Step1Request),
+    /// Write a completion script.
+    Completions(clap_complete::Shell),
+}
+
+/// Which model, and what computes it.
+#[derive(Debug, Clone, PartialEq, Args)]
+#[command(next_help_heading = "Model")]
+pub struct ModelRequest {
+    /// Hub id, folder in Hugging Face layout, .gguf file, or demo: a tiny built-in experiment that knows nothing but what it was taught
+    #[arg(
+        long,
+        value_name = "ID|FOLDER|FILE.gguf|demo",
+        default_value = "Qwen/Qwen3.5-2B"
+    )]
+    pub model: OsString,
+    /// Branch, tag or commit on the hub [default: main]
+    #[arg(long, value_name = "REV")]
+    pub revision: Option<String>,
+    /// Use only what is on this machine already (also: HF_HUB_OFFLINE=1)
+    #[arg(long)]
+    pub offline: bool,
+    /// What computes; auto takes the best one that this program was built for
+    #[arg(long, value_enum, default_value_t = DeviceChoice::Auto)]
+    pub device: DeviceChoice,
+    /// Type of the forward pass; auto is f32 on the CPU and bf16 on a GPU
+    #[arg(long, value_enum, default_value_t = DtypeChoice::Auto)]
+    pub dtype: DtypeChoice,
+    /// CPU threads [default: one a physical core; RAYON_NUM_THREADS is honoured]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+}
+
+/// What computes the forward pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DeviceChoice {
+    /// The best that is compiled in.
+    Auto,
+    /// The processor.
+    Cpu,
+    /// An NVIDIA GPU.
+    Cuda,
+    /// An Apple GPU.
+    Metal,
+}
+
+/// What the forward pass computes in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DtypeChoice {
+    /// f32 on the CPU, bf16 on a GPU.
+    Auto,
+    /// Single precision.
+    F32,
+    /// Half the bytes, 8 bits of precision.
+    Bf16,
+    /// Half the bytes, 11 bits of precision, small range.
+    F16,
+}
+
+/// How a prompt becomes what the model sees.
+#[derive(Debug, Clone, PartialEq, Args)]
+#[command(next_help_heading = "Prompt")]
+pub struct ChatRequest {
+    /// System message; an empty one is not the same as none
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, value_parser = utf8())]
+    pub system: Option<String>,
+    /// Feed prompts as they are, without the model's chat template; control tokens in them are parsed
+    #[arg(long, conflicts_with_all = ["system", "thinking"])]
+    pub raw: bool,
+    /// With --raw: do not parse control tokens either
+    #[arg(long, requires = "raw")]
+    pub plain_text: bool,
+    /// Ask the template to let the model think first
+    #[arg(long)]
+    pub thinking: bool,
+}
+
+/// Where results go.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OutputRequest {
+    /// Where the record goes.
+    pub out: Out,
+    /// No tables, no progress.
+    pub quiet: bool,
+    /// When to colour.
+    pub color: ColorWhen,
+}
+
+/// Where a record goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Out {
+    /// A new file in this folder.
+    Folder(PathBuf),
+    /// This file, which must not exist.
+    File(PathBuf),
+    /// Standard output, with nothing else on it.
+    Stdout,
+}
+
+/// When to colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ColorWhen {
+    /// On a terminal; NO_COLOR and CLICOLOR_FORCE are honoured.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+impl Request {
+    /// Reads the program's arguments, the first of which is its name.
+    ///
+    /// # Errors
+    /// What clap says of them, `--help` and `--version` included; it knows its own exit code.
+    pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let mut command = Cli::command();
+        let matches = command.try_get_matches_from_mut(arguments)?;
+        let cli = Cli::from_arg_matches(&matches)?;
+        let refuse = |message: String| command.clone().error(ErrorKind::ValueValidation, message);
+        match cli.command {
+            None => cli
+                .run
+                .into_request(&matches)
+                .map(Self::Run)
+                .map_err(refuse),
+            Some(Command::TemperatureStep1(step1)) => step1
+                .into_request()
+                .map(Self::TemperatureStep1)
+                .map_err(refuse),
+            Some(Command::Completions { shell }) => Ok(Self::Completions(shell)),
+        }
+    }
+}
+
+/// Returns the command line as clap knows it, for completion scripts.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
+#[derive(Parser)]
+#[command(
+    name = "logprobs",
+    version,
+    about = "Shows where a language model is guessing",
+    long_about = "Shows where a language model is guessing: runs an open-weight model on this machine and prints, for every \
+                  token of its greedy reply, the probability, how many candidates share 90 % of the mass, and the runners-up; \
+                  then samples at several temperatures, marks every improbable token as 【token|0.02】, and writes all of it \
+                  as JSON. A low probability is not an error and a high one is no proof: it is where to look first.",
+    after_help = EXAMPLES,
+    args_conflicts_with_subcommands = true,
+    infer_long_args = false
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  logprobs --model demo
+  logprobs --prompt 'What is the capital of France? Answer in one sentence.'
+  logprobs --model Qwen/Qwen3.5-0.8B --prompts-file prompts.txt --out results
+  logprobs --model ./SmolLM2-135M-Instruct.Q4_1.gguf -p 'Name a colour.' --temps 0.5 1.0 --samples 10
+  logprobs --setting temperature=1.5,top_p=0.9 --setting temperature=1.5,top_k=40 -p 'Tell a story.'
+  logprobs --samples 0 --json -p 'Say hi.' | jq '.prompts[0].greedy.steps[].prob'
+  logprobs --raw -p 'The capital of France is' --max-new-tokens 1
+  logprobs temperature-step1 -p 'What is the capital of France?' --temps 0.5,1,2
+
+Exit codes: 0 done, 1 failed (or a prompt of several did), 2 wrong usage, 130 interrupted";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show the first token's distribution at several temperatures
+    #[command(name = "temperature-step1", after_help = STEP1_EXAMPLES)]
+    TemperatureStep1(Box<Step1Args>),
+    /// Print a completion script for a shell
+    #[command(
+        after_help = "Example:\n  logprobs completions bash > ~/.local/share/bash-completion/completions/logprobs"
+    )]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Args)]
+#[command(next_help_heading = "Report")]
+struct ShowArgs {
+    /// Print the record as JSON on standard output; no tables, no file
+    #[arg(long, conflicts_with = "out")]
+    json: bool,
+    /// Print nothing but errors; the file is written all the same
+    #[arg(short, long)]
+    quiet: bool,
+    /// When to colour; NO_COLOR and CLICOLOR_FORCE are honoured by auto
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = ColorWhen::Auto)]
+    color: ColorWhen,
+}
+
+impl ShowArgs {
+    fn into_request(self, out: PathBuf) -> OutputRequest {
+        let is_json = out
+            .extension()
+            .is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
+        let out = match () {
+            () if self.json || out == OsStr::new("-") => Out::Stdout,
+            () if is_json && !out.is_dir() => Out::File(out),
+            () => Out::Folder(out),
+        };
+        OutputRequest {
+            out,
+            quiet: self.quiet,
+            color: self.color,
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Tests of the command line: what is understood, what is refused and how.
+
+use super::*;
+use crate::setting::Setting;
+
+fn parse(line: &[&str]) -> Result<Request, clap::Error> {
+    let arguments = std::iter::once("logprobs").chain(line.iter().copied());
+    Request::parse(arguments.map(OsString::from))
+}
+
+fn run(line: &[&str]) -> RunRequest {
+    match parse(line) {
+        Ok(Request::Run(request)) => request,
+        other => panic!("{line:?}: {other:?}"),
+    }
+}
+
+fn refused(line: &[&str]) -> String {
+    let error = parse(line).expect_err("this command line contradicts itself");
+    assert_eq!(error.exit_code(), 2, "{error}");
+    error.to_string()
+}
+
+#[test]
+fn the_definition_is_sound() {
+    command().debug_assert();
+}
+
+#[test]
+fn without_arguments_the_defaults_are_those_of_the_documentation() {
+    let request = run(&[]);
+    let labels: Vec<_> = request.settings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        labels,
+        [
+            "temperature 0.3",
+            "temperature 0.7",
+            "temperature 1.0",
+            "temperature 1.5",
+            "temperature 1.0, top_p 0.9"
+        ]
+    );
+    assert_eq!(
+        (request.max_new_tokens, request.samples, request.seed),
+        (64, 5, 0)
+    );
+    assert_eq!(
+        (request.candidates, request.mass, request.threshold),
+        (5, 0.9, 0.3)
+    );
+    assert_eq!(request.model.model, "Qwen/Qwen3.5-2B");
+    assert_eq!(request.output.out, Out::Folder("results".into()));
+}
+
+#[test]
+fn a_list_takes_commas_several_values_and_repetition() {
+    let expected = run(&["--temps", "0.5,1.0,2"]).settings;
+    assert_eq!(run(&["--temps", "0.5", "1.0", "2"]).settings, expected);
+    assert_eq!(
+        run(&["--temps", "0.5", "--temps", "1.0,2"]).settings,
+        expected
+    );
+    assert_eq!(expected.len(), 4);
+}
+
+#[test]
+fn top_p_one_makes_no_group_and_a_setting_given_twice_is_one_group() {
+    assert_eq!(run(&["--top-p", "1"]).settings.len(), 4);
+    assert_eq!(
+        run(&["--temps", "1", "1.0", "--top-p", "1"]).settings,
+        [Setting::OFF]
+    );
+}
+
+#[test]
+fn settings_replace_the_groups() -> anyhow::Result<()> {
+    let settings = run(&[
+        "--setting",
+        "temperature=1.5,top_p=0.9,top_k=40,min_p=0.05",
+        "--setting",
+        "top_k=0",
+    ])
+    .settings;
+    let full = Setting::OFF
+        .with_temperature(1.5)?
+        .with_top_k(40)
+        .with_top_p(0.9)?
+        .with_min_p(0.05)?;
+    assert_eq!(settings, [full, Setting::OFF]);
+    Ok(())
+}
+
+#[test]
+fn prompts_may_start_with_a_hyphen_and_be_empty() {
+    assert_eq!(
+        run(&["-p", "- a list", "--prompt", ""]).prompts,
+        ["- a list", ""]
+    );
+}
+
+#[test]
+fn out_is_a_file_when_its_name_ends_in_json() {
+    assert_eq!(
+        run(&["--out", "a/r.json"]).output.out,
+        Out::File("a/r.json".into())
+    );
+    assert_eq!(run(&["--out", "a/"]).output.out, Out::Folder("a/".into()));
+    assert_eq!(run(&["--out", "-"]).output.out, Out::Stdout);
+    assert_eq!(run(&["--json"]).output.out, Out::Stdout);
+}
+
+#[test]
+fn impossible_values_are_refused_by_name() {
+    for (line, expected) in [
+        (vec!["--temps", "-1"], "temperature -1 is out of range"),
+        (vec!["--temps", "nan"], "expected a number"),
+        (vec!["--temps", "1e-400"], "too small"),
+        (vec!["--temps", "inf"], "temperature inf"),
+        (vec!["--top-p", "2"], "top_p 2 is out of range"),
+        (vec!["--top-p", "-0.1"], "top_p -0.1 is out of range"),
+        (vec!["--setting", "min_p=1.5"], "min_p 1.5 is out of range"),
+        (vec!["--setting", "top_k=-1"], "whole number from 0 up"),
+        (
+            vec!["--setting", "top_q=1"],
+            "`top_q` is no part of a setting",
+        ),
+        (vec!["--setting", "top_k"], "has no `=`"),
+        (vec!["--setting", "top_k=1,top_k=2"], "given twice"),
+        (vec!["--mass", "0"], "--mass 0 is out of range"),
+        (
+            vec!["--threshold", "1.1"],
+            "--threshold 1.1 is out of range",
+        ),
+        (vec!["--max-new-tokens", "0"], "from 1 to"),
+        (vec!["--max-new-tokens", "-1"], "from 1 to"),
+        (vec!["--candidates", "-1"], "from 1 to"),
+        (
+            vec!["--max-new-tokens", "99999999999999999999"],
+            "from 1 to",
+        ),
+        (vec!["--seed", "-1"], "-1"),
+        (vec!["--seed", "18446744073709551616"], "seed"),
+        (vec!["--samples", "-1"], "-1"),
+        (vec!["--candidates", "0"], "from 1 to"),
+        (vec!["--threads", "0"], "1..=1024"),
+        (vec!["--nonsense"], "--nonsense"),
+        (vec!["stray"], "stray"),
+    ] {
+        let message = refused(&line);
+        assert!(message.contains(expected), "{line:?}: {message}");
+    }
+}
+
+#[test]
+fn contradictory_pairs_are_refused() {
+    for line in [
+        vec!["--setting", "top_k=1", "--temps", "1"],
+        vec!["--setting", "top_k=1", "--top-p", "0.5"],
+        vec!["--raw", "--system", "Be brief."],
+        vec!["--raw", "--thinking"],
+        vec!["--plain-text"],
+        vec!["--json", "--out", "results"],
+        vec!["--run", "5"],
+        vec!["--samples", "0", "--run", "0"],
+        vec!["--prompt", "x", "temperature-step1"],
+    ] {
+        refused(&line);
+    }
+}
+
+#[test]
+fn large_numbers_are_kept() {
+    assert_eq!(run(&["--seed", "18446744073709551615"]).seed, u64::MAX);
+    assert_eq!(run(&["--candidates", "9999999"]).candidates, 9_999_999);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_prompt_that_is_no_utf8_is_refused_with_the_place() {
+    use std::os::unix::ffi::OsStringExt;
+    let arguments = [
+        b"logprobs".to_vec(),
+        b"--prompt".to_vec(),
+        b"ab\xff".to_vec(),
+    ];
+    let error = Request::parse(arguments.map(OsString::from_vec)).expect_err("0xff is never UTF-8");
+    assert!(
+        error.to_string().contains("not valid UTF-8 at byte 2"),
+        "{error}"
+    );
+}
+
+#[test]
+fn the_subcommand_has_its_own_defaults() {
+    let Ok(Request::TemperatureStep1(request)) =
+        parse(&["temperature-step1", "--temps", "0", "1e38"])
+    else {
+        panic!("a temperature may be 0 or huge");
+    };
+    assert_eq!(
+        (request.temperatures, request.candidates),
+        (vec![0.0, 1e38], 5)
+    );
+    assert_eq!(request.output.out, Out::Folder("sample_output".into()));
+}
