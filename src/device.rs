@@ -4,6 +4,7 @@ use anyhow::{Context, Result, bail, ensure};
 use candle_core::{DType, Device};
 
 use crate::cli::{DeviceChoice, DtypeChoice};
+use crate::explore::MAX_ROWS;
 use crate::kernels::Isa;
 use crate::kernels::simd::ISA_VARIABLE;
 use crate::model::Backend;
@@ -66,6 +67,19 @@ impl Compute {
         }
     }
 
+    /// Returns what computes, in words: `cpu: avx512 kernels, 2 threads`.
+    pub fn describe(&self) -> String {
+        let (device, dtype) = (self.device_name, self.dtype_name());
+        match self.backend {
+            Backend::Kernels(isa) => {
+                let threads = rayon::current_num_threads();
+                let s = if threads == 1 { "" } else { "s" };
+                format!("{device}: {} kernels, {threads} thread{s}", isa.name())
+            }
+            Backend::Tensors { .. } => format!("{device}: candle, {dtype}"),
+        }
+    }
+
     /// Checks that weights which take so many bytes on the CPU fit into memory, before any is read.
     ///
     /// # Errors
@@ -84,6 +98,13 @@ impl Compute {
             _ => Ok(()),
         }
     }
+}
+
+/// Returns how many rows of so many bytes may be computed together: [`MAX_ROWS`], or what half of the free memory holds.
+/// The other half is for those that wait, which are rarely more.
+pub fn rows_that_fit(row_bytes: u64) -> usize {
+    let room = available_memory().map_or(u64::MAX, |bytes| bytes / 2);
+    usize::try_from(room / row_bytes.max(1)).map_or(MAX_ROWS, |rows| rows.clamp(1, MAX_ROWS))
 }
 
 /// Sets the number of CPU threads of the whole process: `threads`, else what RAYON_NUM_THREADS says, else one a physical

@@ -73,6 +73,9 @@ pub struct Settings {
     pub template_source: Option<String>,
     /// Ids that end a reply.
     pub stop_ids: Vec<u32>,
+    /// Whether the ids that end a reply were ignored; `stop_ids` is empty then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ignore_eos: bool,
     /// The one run of each sweep that was asked for, where not all were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<u32>,

@@ -5,13 +5,14 @@ use std::ops::ControlFlow;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use indicatif::ProgressBar;
 
 use crate::checkpoint::hub::HubOptions;
 use crate::checkpoint::{Checkpoint, Source};
 use crate::cli::{ModelRequest, Out, Request, RunRequest, Step1Request};
 use crate::device::{self, Compute};
 use crate::distribution::Distribution;
-use crate::explore::{Plan, Progress, explore};
+use crate::explore::{Exploration, Plan, Progress, explore_all};
 use crate::input::{Input, to_input};
 use crate::interrupt::Interrupt;
 use crate::model::LanguageModel;
@@ -46,9 +47,7 @@ fn run_prompts(request: &RunRequest) -> Result<ExitCode> {
     check_out(&request.output.out)?;
     let prompts = collect_prompts(request)?;
     let compute = prepare(&request.model)?;
-    let messages = Stderr {
-        quiet: request.output.quiet,
-    };
+    let messages = Stderr::new(&request.output);
     let checkpoint = open(&request.model, &messages)?;
     messages.chat_notes(&request.chat, &checkpoint);
 
@@ -67,6 +66,7 @@ fn run_prompts(request: &RunRequest) -> Result<ExitCode> {
     };
     let mut screen = Screen::new(&request.output);
     screen.show(|out, _| table::header(&record, out));
+    let plan = to_plan(request, &record.settings, &checkpoint);
 
     // the model is loaded only when some prompt can be run
     let decoder = match inputs.iter().any(Result::is_ok) {
@@ -75,35 +75,127 @@ fn run_prompts(request: &RunRequest) -> Result<ExitCode> {
     };
     // until here nothing is lost when a signal ends the program as usual
     let interrupt = Interrupt::listen()?;
-    let plan = to_plan(request, &record.settings, &checkpoint);
-    let transcript = Transcript {
-        vocabulary: &checkpoint.tokenizer,
-        threshold: request.threshold,
+    let mut results = Results {
+        prompts: &prompts,
+        transcript: Transcript {
+            vocabulary: &checkpoint.tokenizer,
+            threshold: request.threshold,
+        },
+        settings: &plan.settings,
+        messages: &messages,
+        bar: progress::bar("generating", 0, request.output.quiet),
+        record: &mut record,
+        screen: &mut screen,
     };
-    for (prompt, input) in prompts.iter().zip(inputs) {
-        let done = match (input, &decoder) {
-            (Ok(input), Some(decoder)) => {
-                let title = format!("prompt {} of {}", record.prompts.len() + 1, prompts.len());
-                run_prompt(
-                    prompt,
-                    input,
-                    decoder,
-                    &plan,
-                    &transcript,
-                    &mut messages.watch(&title, &interrupt),
-                )
+    results.explore(inputs, decoder.as_ref(), &plan, request.batch, &interrupt);
+    let code = finish(request, &record, prompts.len(), &interrupt, &messages)?;
+    screen.close()?;
+    Ok(code)
+}
+
+/// What becomes of the prompts, as it is recorded and printed.
+struct Results<'a> {
+    prompts: &'a [Prompt],
+    transcript: Transcript<'a>,
+    settings: &'a [Setting],
+    messages: &'a Stderr,
+    bar: ProgressBar,
+    record: &'a mut Record,
+    screen: &'a mut Screen,
+}
+
+impl Results<'_> {
+    /// Explores every prompt that can be run, all together; results are added in the order of the prompts.
+    fn explore(
+        &mut self,
+        inputs: Vec<Result<Input>>,
+        decoder: Option<&Decoder>,
+        plan: &Plan,
+        batch: Option<usize>,
+        interrupt: &Interrupt,
+    ) {
+        let places = (0..).zip(&inputs);
+        let places = places.filter_map(|(place, input)| input.is_ok().then_some(place));
+        let places: Vec<usize> = places.collect();
+        let possible = inputs.iter().flatten();
+        let ids: Vec<Vec<u32>> = possible.map(|input| input.ids.clone()).collect();
+        let ids: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
+        let mut inputs = inputs.into_iter().enumerate();
+        if let Some(decoder) = decoder {
+            let batch = batch.unwrap_or_else(|| self.batch(decoder, &ids, plan));
+            let bar = self.bar.clone();
+            let mut watch = |progress: Progress| {
+                bar.set_length(progress.total as u64);
+                bar.set_position(progress.done as u64);
+                match interrupt.exit_code() {
+                    Some(_) => ControlFlow::Break(()),
+                    None => ControlFlow::Continue(()),
+                }
+            };
+            explore_all(
+                decoder,
+                &ids,
+                plan,
+                batch,
+                &mut watch,
+                &mut |done, result| {
+                    for (index, input) in inputs.by_ref() {
+                        match input {
+                            Ok(input) if index == places[done] => {
+                                self.add(index, result.map(|exploration| (input, exploration)));
+                                return;
+                            }
+                            // interrupted
+                            Ok(_) => {}
+                            // prompts that could not even begin keep their places
+                            Err(error) => self.add(index, Err(error)),
+                        }
+                    }
+                },
+            );
+        }
+        self.bar.finish_and_clear();
+        for (index, input) in inputs {
+            match input {
+                Err(error) if interrupt.exit_code().is_none() => self.add(index, Err(error)),
+                _ => break,
             }
-            (Err(error), _) => Err(error),
-            (Ok(_), None) => break,
-        };
+        }
+    }
+
+    /// Returns how many rows fit into memory, and says so.
+    fn batch(&self, decoder: &Decoder, ids: &[&[u32]], plan: &Plan) -> usize {
+        let longest = ids.iter().map(|ids| ids.len()).max().unwrap_or(0);
+        let row_bytes = decoder.row_bytes(longest + plan.max_new_tokens);
+        let batch = device::rows_that_fit(row_bytes);
+        let mebibytes = row_bytes as f64 / f64::from(1 << 20);
+        self.messages
+            .explain(&format!("batch: up to {batch} rows of {mebibytes:.1} MiB"));
+        batch
+    }
+
+    /// Records and prints what became of one prompt.
+    fn add(&mut self, index: usize, done: Result<(Input, Exploration)>) {
+        let prompt = &self.prompts[index];
         let entry = match done {
-            Ok(Some(done)) => PromptEntry::Done(done),
-            Ok(None) => break,
+            Ok((input, exploration)) => {
+                let (greedy, sweeps) = self.transcript.of(&exploration, self.settings);
+                PromptEntry::Done(PromptRecord {
+                    id: prompt.id.clone(),
+                    prompt: prompt.prompt.clone(),
+                    system: prompt.system.clone(),
+                    rendered: input.text,
+                    prompt_token_ids: input.ids,
+                    greedy,
+                    sweeps,
+                })
+            }
             Err(error) => {
                 let error = format!("{error:#}");
-                if !screen.is_terminal() {
-                    let number = record.prompts.len() + 1;
-                    messages.warn(&format!("prompt {number} could not be run: {error}"));
+                if !self.screen.is_terminal() {
+                    let number = index + 1;
+                    self.messages
+                        .warn(&format!("prompt {number} could not be run: {error}"));
                 }
                 PromptEntry::Failed(PromptError {
                     id: prompt.id.clone(),
@@ -112,15 +204,12 @@ fn run_prompts(request: &RunRequest) -> Result<ExitCode> {
                 })
             }
         };
-        record.prompts.push(entry);
-        screen.show(|out, width| table::prompt(&record, record.prompts.len() - 1, width, out));
-        if interrupt.exit_code().is_some() {
-            break;
-        }
+        self.record.prompts.push(entry);
+        let (record, screen) = (&*self.record, &mut *self.screen);
+        self.bar.suspend(|| {
+            screen.show(|out, width| table::prompt(record, record.prompts.len() - 1, width, out));
+        });
     }
-    let code = finish(request, &record, prompts.len(), &interrupt, &messages)?;
-    screen.close()?;
-    Ok(code)
 }
 
 /// Writes the record and says what it holds.
@@ -182,29 +271,6 @@ fn write_record(record: &Record, out: &Out) -> Result<Option<String>> {
     Ok(Some(path.display().to_string()))
 }
 
-fn run_prompt(
-    prompt: &Prompt,
-    input: Input,
-    decoder: &Decoder,
-    plan: &Plan,
-    transcript: &Transcript,
-    watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-) -> Result<Option<PromptRecord>> {
-    let Some(exploration) = explore(decoder, &input.ids, plan, watch)? else {
-        return Ok(None);
-    };
-    let (greedy, sweeps) = transcript.of(&exploration, &plan.settings);
-    Ok(Some(PromptRecord {
-        id: prompt.id.clone(),
-        prompt: prompt.prompt.clone(),
-        system: prompt.system.clone(),
-        rendered: input.text,
-        prompt_token_ids: input.ids,
-        greedy,
-        sweeps,
-    }))
-}
-
 /// `temperature-step1`.
 fn temperature_step1(request: &Step1Request) -> Result<ExitCode> {
     if let Out::Folder(folder) = &request.output.out {
@@ -212,9 +278,7 @@ fn temperature_step1(request: &Step1Request) -> Result<ExitCode> {
     }
     let prompt = Prompt::from(request.prompt.as_deref().unwrap_or(prompts::BUILT_IN[0]));
     let compute = prepare(&request.model)?;
-    let messages = Stderr {
-        quiet: request.output.quiet,
-    };
+    let messages = Stderr::new(&request.output);
     let checkpoint = open(&request.model, &messages)?;
     messages.chat_notes(&request.chat, &checkpoint);
     let input = to_input(&prompt, &request.chat, 1, &checkpoint)?;
@@ -333,6 +397,7 @@ fn open(request: &ModelRequest, messages: &Stderr) -> Result<Checkpoint> {
 
 fn load(checkpoint: &Checkpoint, compute: &Compute, messages: &Stderr) -> Result<Decoder> {
     compute.check_memory(checkpoint.memory_bytes)?;
+    messages.explain(&compute.describe());
     let bar = progress::bar(
         "loading",
         checkpoint.config.layer_types.len() as u64,
@@ -362,7 +427,11 @@ fn to_settings(request: &RunRequest, checkpoint: &Checkpoint) -> Settings {
         system: request.chat.system.clone(),
         filter_order: FILTER_ORDER.map(str::to_owned).to_vec(),
         template_source: template.map(|template| template.source().to_owned()),
-        stop_ids: checkpoint.stop_ids.clone(),
+        stop_ids: match request.ignore_eos {
+            true => Vec::new(),
+            false => checkpoint.stop_ids.clone(),
+        },
+        ignore_eos: request.ignore_eos,
         run: request.run,
         plain_text: request.chat.plain_text,
         template_date: None,

@@ -3,25 +3,37 @@
 //! Whoever closes a pipe has seen enough; a full disk behind standard output ends the printing, not the run.
 
 use std::io::{self, IsTerminal, Write};
-use std::ops::ControlFlow;
 
 use anstream::{AutoStream, ColorChoice};
 use anyhow::{Context, Result};
 
 use crate::checkpoint::Checkpoint;
 use crate::cli::{ChatRequest, ColorWhen, Out, OutputRequest};
-use crate::explore::Progress;
-use crate::interrupt::Interrupt;
-use crate::progress;
 use crate::text::display;
 
 /// What is said beside the data.
 pub(crate) struct Stderr {
     /// Errors and warnings alone.
     pub(crate) quiet: bool,
+    /// How things are computed, too.
+    pub(crate) is_verbose: bool,
 }
 
 impl Stderr {
+    pub(crate) fn new(request: &OutputRequest) -> Self {
+        Self {
+            quiet: request.quiet,
+            is_verbose: request.is_verbose,
+        }
+    }
+
+    /// Says how something is computed, to those who asked.
+    pub(crate) fn explain(&self, message: &str) {
+        if self.is_verbose {
+            self.say(message);
+        }
+    }
+
     pub(crate) fn say(&self, message: &str) {
         if !self.quiet {
             // whoever closed stderr does not want to know
@@ -38,24 +50,6 @@ impl Stderr {
         let template = checkpoint.template.as_ref().filter(|_| !chat.raw);
         if chat.thinking && template.is_some_and(|template| !template.has_thinking_switch()) {
             self.warn("--thinking has no effect: the model's chat template has no such switch");
-        }
-    }
-
-    /// Returns a watch over an exploration: a progress bar that ends when the user interrupts.
-    pub(crate) fn watch(
-        &self,
-        title: &str,
-        interrupt: &Interrupt,
-    ) -> impl FnMut(Progress) -> ControlFlow<()> + use<> {
-        let bar = progress::bar(title, 0, self.quiet);
-        let interrupt = interrupt.clone();
-        move |progress| {
-            bar.set_length(progress.total as u64);
-            bar.set_position(progress.done as u64);
-            match interrupt.exit_code() {
-                Some(_) => ControlFlow::Break(()),
-                None => ControlFlow::Continue(()),
-            }
         }
     }
 }

@@ -50,6 +50,8 @@ pub(crate) struct Settings {
     pub(crate) template_source: Option<String>,
     pub(crate) stop_ids: Vec<u32>,
     #[serde(default)]
+    pub(crate) ignore_eos: bool,
+    #[serde(default)]
     pub(crate) run: Option<u32>,
     #[serde(default)]
     pub(crate) plain_text: bool,

@@ -111,6 +111,8 @@ pub struct OutputRequest {
     pub out: Out,
     /// No tables, no progress.
     pub quiet: bool,
+    /// Whether to say how things are computed.
+    pub is_verbose: bool,
     /// When to colour.
     pub color: ColorWhen,
 }
@@ -224,6 +226,9 @@ struct ShowArgs {
     /// Print nothing but errors; the file is written all the same
     #[arg(short, long)]
     quiet: bool,
+    /// Say on stderr what computes, on how many threads, and how many rows at once
+    #[arg(short, long, conflicts_with = "quiet")]
+    verbose: bool,
     /// When to colour; NO_COLOR and CLICOLOR_FORCE are honoured by auto
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = ColorWhen::Auto)]
     color: ColorWhen,
@@ -242,6 +247,7 @@ impl ShowArgs {
         OutputRequest {
             out,
             quiet: self.quiet,
+            is_verbose: self.verbose,
             color: self.color,
         }
     }

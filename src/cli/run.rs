@@ -41,6 +41,10 @@ pub struct RunRequest {
     pub mass: f64,
     /// Tokens below this probability are marked, in [0, 1].
     pub threshold: f64,
+    /// Whether the ids that end a reply do not.
+    pub ignore_eos: bool,
+    /// Rows that are computed together at most; at least 1. `None`: what fits into memory.
+    pub batch: Option<usize>,
 }
 
 #[derive(Args)]
@@ -83,6 +87,12 @@ pub(super) struct RunArgs {
     /// Nucleus masses, a group of runs at temperature 1 for each; 1 makes no group
     #[arg(long, value_name = "P", num_args = 1.., value_delimiter = ',', allow_negative_numbers = true, default_value = "0.9", value_parser = number, help_heading = "Runs")]
     top_p: Vec<f64>,
+    /// Let every run go on to --max-new-tokens, past the tokens that end a reply
+    #[arg(long, help_heading = "Runs")]
+    ignore_eos: bool,
+    /// Rows (different beginnings of replies) computed together at most; changes no number [default: as many as memory holds, up to 64]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one, help_heading = "Runs")]
+    batch: Option<usize>,
     /// A group of runs: temperature=1.5,top_k=40,top_p=0.9,min_p=0.05, each part optional; in place of --temps and --top-p
     #[arg(long = "setting", value_name = "KEY=VALUE,…", conflicts_with_all = ["temps", "top_p"], value_parser = setting, help_heading = "Runs")]
     settings: Vec<Setting>,
@@ -157,6 +167,8 @@ impl RunArgs {
             candidates: self.candidates,
             mass: self.mass,
             threshold: self.threshold,
+            ignore_eos: self.ignore_eos,
+            batch: self.batch,
         })
     }
 }

@@ -245,6 +245,21 @@ impl LanguageModel for Decoder {
         self.config.max_positions()
     }
 
+    fn row_bytes(&self, positions: usize) -> u64 {
+        let config = &self.config;
+        let kv = 2 * positions * config.num_key_value_heads * config.head_dim;
+        let state = config.gated_delta.as_ref().map_or(0, |sizes| {
+            let heads = sizes.linear_num_value_heads * sizes.linear_key_head_dim;
+            heads * sizes.linear_value_head_dim
+                + (sizes.linear_conv_kernel_dim - 1) * sizes.conv_dim()
+        });
+        let numbers = config.layer_types.iter().map(|kind| match kind {
+            LayerKind::FullAttention => kv,
+            LayerKind::LinearAttention => state,
+        });
+        (numbers.sum::<usize>() * size_of::<f32>()) as u64
+    }
+
     fn start(&self) -> Row {
         let states = self.layers.iter().map(|layer| match &layer.mixer {
             Mixer::SelfAttn(attention) => attention.start(),

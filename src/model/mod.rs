@@ -38,6 +38,11 @@ pub trait LanguageModel {
     /// Returns a row that has seen nothing.
     fn start(&self) -> Self::Row;
 
+    /// Returns the bytes that a row of so many tokens takes in memory; 0 where that is nothing to speak of.
+    fn row_bytes(&self, _positions: usize) -> u64 {
+        0
+    }
+
     /// Feeds `tokens` (at least one) to one row and returns the logits after the last of them.
     ///
     /// # Errors

@@ -452,6 +452,7 @@ mod tests {
                 filter_order: Vec::new(),
                 template_source: None,
                 stop_ids: Vec::new(),
+                ignore_eos: false,
                 run: None,
                 plain_text: false,
                 template_date: None,
