@@ -194,7 +194,7 @@ fn a_run_alone_is_that_run_of_the_batch() {
             let sweeps = all.done(0).sweeps.iter().zip(&alone.done(0).sweeps);
             for (all, alone) in sweeps {
                 assert_eq!(alone.runs.len(), 1);
-                same_runs_within(&alone.runs[0], &all.runs[index as usize], 1e-3);
+                same_runs(&alone.runs[0], &all.runs[index as usize]);
             }
         }
     }
@@ -693,22 +693,22 @@ fn the_number_of_threads_does_not_decide_a_reply() {
             ],
         )
     });
-    same_within(&one, &two, 1e-3);
+    same(&one, &two);
 }
 
-/// Asserts that two records have the same runs, and log-probabilities that differ by less than `tolerance`.
-pub(crate) fn same_within(a: &Record, b: &Record, tolerance: f32) {
+/// Asserts that two records have the same runs, with the same numbers to the last bit.
+pub(crate) fn same(a: &Record, b: &Record) {
     assert_eq!(a.runs().count(), b.runs().count());
     for (a, b) in a.runs().zip(b.runs()) {
-        same_runs_within(a, b, tolerance);
+        same_runs(a, b);
     }
 }
 
-fn same_runs_within(a: &Run, b: &Run, tolerance: f32) {
+fn same_runs(a: &Run, b: &Run) {
     assert_eq!((a.run, a.ids(), &a.text), (b.run, b.ids(), &b.text));
     for (a, b) in a.steps.iter().zip(&b.steps) {
-        let difference = (a.logprob - b.logprob).abs();
-        assert!(difference < tolerance, "{} and {}", a.logprob, b.logprob);
+        let bits = |step: &crate::schema::Step| [step.logit.to_bits(), step.logprob.to_bits()];
+        assert_eq!(bits(a), bits(b));
     }
 }
 

@@ -12,6 +12,7 @@ mod qwen35_2b;
 #[cfg(unix)]
 mod readme;
 mod reports;
+mod same_bits;
 mod samples;
 mod schema;
 mod smollm;

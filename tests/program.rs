@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::schema::{self, Record};
 
 /// Environment variables that change what the program prints or where it looks.
-const VARIABLES: [&str; 16] = [
+const VARIABLES: [&str; 17] = [
     "NO_COLOR",
     "CLICOLOR",
     "CLICOLOR_FORCE",
@@ -25,6 +25,7 @@ const VARIABLES: [&str; 16] = [
     "HUGGING_FACE_HUB_TOKEN",
     "XDG_CACHE_HOME",
     "RAYON_NUM_THREADS",
+    "LOGPROBS_ISA",
     "SOURCE_DATE_EPOCH",
 ];
 

@@ -54,19 +54,9 @@ impl Weights {
             Format::F32 => 4,
         };
         assert_eq!(bytes.len(), outputs * inputs * size, "bytes of a matrix");
-        Self::tiled(format, outputs, inputs, |row, lane, panel| {
-            let row = &bytes[row * inputs * size..(row + 1) * inputs * size];
-            match format {
-                Format::Bf16 | Format::F16 => tile_pairs(row, lane, panel),
-                Format::F32 => {
-                    let (numbers, _) = row.as_chunks::<4>();
-                    tile_singles(
-                        numbers.iter().map(|bytes| u32::from_le_bytes(*bytes)),
-                        lane,
-                        panel,
-                    );
-                }
-            }
+        let row = inputs * size;
+        Self::tiled(format, outputs, inputs, |first, last, panel| {
+            tile(&bytes[first * row..last * row], row, panel);
         })
     }
 
@@ -76,25 +66,20 @@ impl Weights {
     /// When the length is not that of the matrix.
     pub fn from_numbers(numbers: &[f32], outputs: usize, inputs: usize) -> Self {
         assert_eq!(numbers.len(), outputs * inputs, "numbers of a matrix");
-        let row_of = |row: usize| &numbers[row * inputs..(row + 1) * inputs];
-        if numbers.iter().all(|number| number.to_bits() & 0xffff == 0) {
-            return Self::tiled(Format::Bf16, outputs, inputs, |row, lane, panel| {
-                for (line, pair) in panel.iter_mut().zip(row_of(row).chunks(2)) {
-                    let high = pair.get(1).map_or(0, |high| high.to_bits());
-                    line.0[lane] = pair[0].to_bits() >> 16 | high;
-                }
-            });
-        }
-        Self::tiled(Format::F32, outputs, inputs, |row, lane, panel| {
-            tile_singles(
-                row_of(row).iter().map(|number| number.to_bits()),
-                lane,
-                panel,
-            );
+        let is_bf16 = |number: &f32| number.to_bits() & 0xffff == 0;
+        let (format, skipped) = match numbers.iter().all(is_bf16) {
+            true => (Format::Bf16, 2),
+            false => (Format::F32, 0),
+        };
+        Self::tiled(format, outputs, inputs, |first, last, panel| {
+            let numbers = &numbers[first * inputs..last * inputs];
+            let bytes = |number: &f32| number.to_le_bytes().into_iter().skip(skipped);
+            let bytes: Vec<u8> = numbers.iter().flat_map(bytes).collect();
+            tile(&bytes, inputs * (4 - skipped), panel);
         })
     }
 
-    /// Lets `tile` write every row into its lane of its panel, whose lines are zeros.
+    /// Lets `tile` write the rows from a first to a last into every panel, whose lines are zeros.
     fn tiled(
         format: Format,
         outputs: usize,
@@ -109,9 +94,7 @@ impl Weights {
                 // SAFETY: every panel is one thread's.
                 let panel = unsafe { target.part(index * panel..(index + 1) * panel) };
                 let first = index * LANES;
-                for row in first..(first + LANES).min(outputs) {
-                    tile(row, row - first, panel);
-                }
+                tile(first, (first + LANES).min(outputs), panel);
             }
         });
         Self {
@@ -183,21 +166,21 @@ pub fn is_finite(bytes: &[u8]) -> bool {
         .all(|bytes| u16::from_le_bytes(*bytes) & 0x7c00 != 0x7c00)
 }
 
-/// Tiles a row of 16-bit numbers.
-fn tile_pairs(row: &[u8], lane: usize, panel: &mut [Line]) {
-    let (pairs, odd) = row.as_chunks::<4>();
-    for (line, pair) in panel.iter_mut().zip(pairs) {
-        line.0[lane] = u32::from_le_bytes(*pair);
-    }
-    if let ([low, high], Some(last)) = (odd, panel.last_mut()) {
-        last.0[lane] = u32::from_le_bytes([*low, *high, 0, 0]);
-    }
-}
-
-/// Tiles a row of 32-bit numbers.
-fn tile_singles(row: impl Iterator<Item = u32>, lane: usize, panel: &mut [Line]) {
-    for (line, number) in panel.iter_mut().zip(row) {
-        line.0[lane] = number;
+/// Interleaves up to sixteen rows of bytes, four at a time: two 16-bit numbers or one of 32 bits.
+fn tile(rows: &[u8], row_bytes: usize, panel: &mut [Line]) {
+    // blocks of a square kibibyte, which stay in the nearest cache
+    for (block, lines) in panel.chunks_mut(LANES).enumerate() {
+        let start = block * LANES * 4;
+        for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
+            let row = &row[start.min(row_bytes)..(start + 4 * lines.len()).min(row_bytes)];
+            let (words, odd) = row.as_chunks::<4>();
+            for (line, word) in lines.iter_mut().zip(words) {
+                line.0[lane] = u32::from_le_bytes(*word);
+            }
+            if let [low, high] = odd {
+                lines[words.len()].0[lane] = u32::from_le_bytes([*low, *high, 0, 0]);
+            }
+        }
     }
 }
 
@@ -297,9 +280,14 @@ impl Job for Pack<'_> {
         let Self { xs, inputs } = self;
         let rows = xs.len() / inputs;
         let padded = inputs.next_multiple_of(2);
-        // as even as can be: twenty-seven rows are fourteen and thirteen
-        let count = rows.div_ceil(S::MAX_ROWS);
-        let starts: Vec<usize> = (0..=count).map(|tile| rows * tile / count).collect();
+        let mut starts = vec![0];
+        let mut end = 0;
+        while end < rows {
+            let tile = S::TILES.iter().find(|&&tile| tile <= rows - end);
+            end += tile.expect("a tile may be one row");
+            starts.push(end);
+        }
+        let count = starts.len() - 1;
         let tiles = starts
             .windows(2)
             .map(|ends| (ends[1] - ends[0], ends[0] * padded))
@@ -363,12 +351,16 @@ impl Panels<'_> {
                 macro_rules! by_rows {
                     ($($rows:literal)*) => {
                         match rows {
-                            $($rows if const { $rows <= S::MAX_ROWS } => self.tile::<S, W, $rows>(simd, xs, row, panels.clone()),)*
-                            _ => unreachable!("a tile has at most MAX_ROWS rows"),
+                            $($rows => {
+                                if const { contains(S::TILES, $rows) } {
+                                    self.tile::<S, W, $rows>(simd, xs, row, panels.clone());
+                                }
+                            })*
+                            _ => unreachable!("activations lie in tiles of these sizes"),
                         }
                     };
                 }
-                by_rows!(1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26);
+                by_rows!(1 2 3 4 5 6 8 10 13 16 20 26);
                 row += rows;
             }
             group.start = panels.end;
@@ -386,7 +378,7 @@ impl Panels<'_> {
     ) {
         let whole = panels.len() == GROUP;
         // few rows leave registers for several panels at once, whose sums do not wait for each other
-        if whole && ROWS * GROUP <= S::MAX_ROWS {
+        if whole && const { ROWS * GROUP <= S::TILES[0] } {
             self.product::<S, W, ROWS, GROUP>(simd, xs, row, panels.start);
         } else {
             for panel in panels {
@@ -430,6 +422,18 @@ impl Panels<'_> {
             }
         }
     }
+}
+
+/// Whether a list holds a number, as a constant: code for other numbers is not even made.
+const fn contains(list: &[usize], number: usize) -> bool {
+    let mut index = 0;
+    while index < list.len() {
+        if list[index] == number {
+            return true;
+        }
+        index += 1;
+    }
+    false
 }
 
 /// The inner loop: some pairs of inputs of `PANELS` panels with `ROWS` rows, all sums in registers.

@@ -163,7 +163,7 @@ impl Decoder {
         );
         for (index, piece) in tokens.chunks(PREFILL_PIECE).enumerate() {
             let rows = std::slice::from_mut(row);
-            let hidden = self.hidden(rows, &[piece.len()], piece, &mut |_, _| ())?;
+            let hidden = in_pool(|| self.hidden(rows, &[piece.len()], piece, &mut |_, _| ()))?;
             each(index * PREFILL_PIECE, &hidden)?;
         }
         Ok(())
@@ -234,6 +234,11 @@ impl DecoderLayer {
     }
 }
 
+/// Does something on a thread of the pool: handing each piece of it over from outside would cost as much as many of them.
+fn in_pool<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+    rayon::scope(|_| work())
+}
+
 impl LanguageModel for Decoder {
     type Row = Row;
 
@@ -285,8 +290,10 @@ impl LanguageModel for Decoder {
 
     fn step(&self, rows: &mut [Row], tokens: &[u32]) -> Result<Vec<Logits>> {
         let lengths = vec![1; rows.len()];
-        let hidden = self.hidden(rows, &lengths, tokens, &mut |_, _| ())?;
-        self.logits(&hidden)
+        in_pool(|| {
+            let hidden = self.hidden(rows, &lengths, tokens, &mut |_, _| ())?;
+            self.logits(&hidden)
+        })
     }
 
     fn score(

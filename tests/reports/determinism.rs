@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::command::same_within;
+use crate::command::same;
 use crate::crafted::Crafted;
 use crate::program::{Program, fixture};
 use crate::schema::Done;
@@ -116,7 +116,7 @@ fn neither_the_number_of_runs_nor_that_of_threads_decides_a_reply() {
         program.record(&fixture("qwen35"), &more)
     };
     let few = run("2", "1");
-    same_within(&few, &run("2", "2"), 1e-3);
+    same(&few, &run("2", "2"));
     let mut many = run("40", "2");
     let Some(crate::schema::Entry::Done(done)) = many.prompts.first_mut() else {
         panic!("it runs")
@@ -124,7 +124,7 @@ fn neither_the_number_of_runs_nor_that_of_threads_decides_a_reply() {
     done.sweeps
         .iter_mut()
         .for_each(|sweep| sweep.runs.truncate(2));
-    same_within(&few, &many, 1e-3);
+    same(&few, &many);
 }
 
 /// B92: seed 0 was taken as no seed; large seeds were rounded by JSON.

@@ -39,8 +39,8 @@ pub trait Simd: Copy + Send + Sync {
     type F32: Copy;
     /// Eight f64.
     type F64: Copy;
-    /// Rows that a product keeps in registers at once.
-    const MAX_ROWS: usize;
+    /// How many rows a product may keep in registers at once, largest first; the last is 1.
+    const TILES: &'static [usize];
 
     /// Runs a job compiled for these instructions.
     fn run<J: Job>(self, job: J) -> J::Output;

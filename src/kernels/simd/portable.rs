@@ -21,7 +21,7 @@ pub(in crate::kernels) fn f16(bits: u32) -> f32 {
 impl Simd for Portable {
     type F32 = [f32; LANES];
     type F64 = [f64; LANES_F64];
-    const MAX_ROWS: usize = 6;
+    const TILES: &'static [usize] = &[6, 4, 2, 1];
 
     #[inline(always)]
     fn run<J: Job>(self, job: J) -> J::Output {

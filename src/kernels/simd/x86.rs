@@ -65,7 +65,7 @@ impl Simd for Avx512 {
     type F32 = __m512;
     type F64 = __m512d;
     // 32 registers: a sum for each row, the weights of two inputs, and what they come from
-    const MAX_ROWS: usize = 26;
+    const TILES: &'static [usize] = &[26, 20, 16, 13, 10, 8, 6, 5, 4, 3, 2, 1];
 
     #[inline(always)]
     fn run<J: Job>(self, job: J) -> J::Output {
@@ -178,7 +178,7 @@ impl Simd for Avx2 {
     type F32 = [__m256; 2];
     type F64 = [__m256d; 2];
     // 16 registers, two a vector
-    const MAX_ROWS: usize = 6;
+    const TILES: &'static [usize] = &[6, 4, 2, 1];
 
     #[inline(always)]
     fn run<J: Job>(self, job: J) -> J::Output {
