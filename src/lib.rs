@@ -4,16 +4,17 @@
 //! prompt → chat template → token ids → model → logits → Distribution → coin → token → Step → Record → terminal | JSON
 //! ```
 //!
-//! Three zones. The *edge* does I/O and speaks `anyhow`: [`cli`], [`run`], [`checkpoint`], [`prompts`], `input`, [`output`], `screen`,
+//! Three zones. The *edge* does I/O and speaks `anyhow`: [`cli`], [`run`], `commands`, [`checkpoint`], [`prompts`], `input`, [`output`], `screen`,
 //! [`device`], [`progress`], [`interrupt`]. The *tensor zone* is [`model`], with [`kernels`] below it. The *core* is numbers and strings, without files,
 //! clock or printing: [`setting`], `ranking`, [`distribution`], [`sampler`], [`explore`], [`transcript`], [`record`], [`analysis`],
-//! [`report`], [`text`]. Imports point downwards only.
+//! [`report`], [`text`], [`softmax`]. Imports point downwards only.
 //!
 //! The library serves the program of the same name; its interface may change with any version.
 
 pub mod analysis;
 pub mod checkpoint;
 pub mod cli;
+mod commands;
 #[cfg(feature = "demo")]
 pub mod demo;
 pub mod device;
@@ -33,5 +34,6 @@ pub mod run;
 pub mod sampler;
 mod screen;
 pub mod setting;
+pub mod softmax;
 pub mod text;
 pub mod transcript;

@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 /// The number of this layout; a changed or removed field raises it, a new optional one does not.
 pub const SCHEMA: u32 = 1;
 
+/// Name and version of the program, as records have them.
+pub const PROGRAM: &str = concat!("logprobs ", env!("CARGO_PKG_VERSION"));
+
 /// All that one invocation of the main command found out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {

@@ -19,16 +19,15 @@ use crate::model::LanguageModel;
 use crate::model::decoder::Decoder;
 use crate::prompts::{self, Prompt};
 use crate::record::{
-    ModelInfo, PromptEntry, PromptError, PromptRecord, Record, SCHEMA, Settings, TemperatureStep1,
+    ModelInfo, PROGRAM, PromptEntry, PromptError, PromptRecord, Record, SCHEMA, Settings,
+    TemperatureStep1,
 };
 use crate::report::{json, table};
 use crate::screen::{Screen, Stderr, ignore_closed_pipe};
 use crate::setting::{FILTER_ORDER, Setting};
 use crate::text::display;
 use crate::transcript::Transcript;
-use crate::{cli, output, progress};
-
-const PROGRAM: &str = concat!("logprobs ", env!("CARGO_PKG_VERSION"));
+use crate::{cli, commands, output, progress};
 
 /// Does what was asked and returns the exit code: 0 done, 1 a prompt failed, 130 or 143 interrupted.
 ///
@@ -38,6 +37,7 @@ pub fn run(request: &Request) -> Result<ExitCode> {
     match request {
         Request::Run(request) => run_prompts(request),
         Request::TemperatureStep1(request) => temperature_step1(request),
+        Request::Softmax(request) => commands::softmax::run(request),
         Request::Completions(shell) => completions(*shell),
     }
 }
@@ -377,9 +377,9 @@ fn prepare(request: &ModelRequest) -> Result<Compute> {
 }
 
 fn open(request: &ModelRequest, messages: &Stderr) -> Result<Checkpoint> {
-    let source = Source::locate(&request.model, request.revision.as_deref())?;
+    let source = Source::locate(&request.source.model, request.source.revision.as_deref())?;
     let options = HubOptions {
-        offline: request.offline,
+        offline: request.source.offline,
         progress: !messages.quiet,
     };
     let checkpoint = Checkpoint::open(&source, &options);

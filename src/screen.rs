@@ -63,20 +63,19 @@ pub(crate) struct Screen {
 
 impl Screen {
     pub(crate) fn new(request: &OutputRequest) -> Self {
-        let choice = match request.color {
-            ColorWhen::Auto => AutoStream::choice(&io::stdout()),
-            ColorWhen::Always => ColorChoice::Always,
-            ColorWhen::Never => ColorChoice::Never,
-        };
         let is_shown = !request.quiet && request.out != Out::Stdout;
-        let columns = std::env::var("COLUMNS")
-            .ok()
-            .and_then(|columns| columns.parse().ok());
-        let terminal =
-            || terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));
         Self {
-            out: is_shown.then(|| AutoStream::new(io::stdout(), choice)),
-            width: columns.filter(|&columns| columns > 0).or_else(terminal),
+            out: is_shown.then(|| stdout(request.color)),
+            width: width(),
+            failure: None,
+        }
+    }
+
+    /// A screen for a command that shows what it found and writes no file.
+    pub(crate) fn always(color: ColorWhen) -> Self {
+        Self {
+            out: Some(stdout(color)),
+            width: width(),
             failure: None,
         }
     }
@@ -107,6 +106,25 @@ impl Screen {
         self.failure
             .map_or(Ok(()), |error| Err(error).context("standard output"))
     }
+}
+
+fn stdout(color: ColorWhen) -> AutoStream<io::Stdout> {
+    let choice = match color {
+        ColorWhen::Auto => AutoStream::choice(&io::stdout()),
+        ColorWhen::Always => ColorChoice::Always,
+        ColorWhen::Never => ColorChoice::Never,
+    };
+    AutoStream::new(io::stdout(), choice)
+}
+
+/// Columns of the terminal, where there is one or COLUMNS says so.
+fn width() -> Option<usize> {
+    let columns = std::env::var("COLUMNS")
+        .ok()
+        .and_then(|columns| columns.parse().ok());
+    let terminal =
+        || terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));
+    columns.filter(|&columns| columns > 0).or_else(terminal)
 }
 
 /// Whoever closes the pipe has seen enough.

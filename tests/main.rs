@@ -16,3 +16,4 @@ mod same_bits;
 mod samples;
 mod schema;
 mod smollm;
+mod softmax;

@@ -3,6 +3,7 @@
 //! Unknown flags, impossible values and contradictory pairs are refused here, as clap's usage errors (exit code 2).
 
 mod run;
+mod softmax;
 mod step1;
 #[cfg(test)]
 mod tests;
@@ -15,9 +16,11 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 pub use run::RunRequest;
+pub use softmax::SoftmaxRequest;
 pub use step1::Step1Request;
 
 use run::RunArgs;
+use softmax::{SOFTMAX_EXAMPLES, SoftmaxArgs};
 use step1::{STEP1_EXAMPLES, Step1Args};
 use values::utf8;
 
@@ -28,14 +31,16 @@ pub enum Request {
     Run(RunRequest),
     /// First-step logits at several temperatures.
     TemperatureStep1(Step1Request),
+    /// The arithmetic of a step on given logits.
+    Softmax(SoftmaxRequest),
     /// Write a completion script.
     Completions(clap_complete::Shell),
 }
 
-/// Which model, and what computes it.
+/// Where a model's files are.
 #[derive(Debug, Clone, PartialEq, Args)]
 #[command(next_help_heading = "Model")]
-pub struct ModelRequest {
+pub struct SourceRequest {
     /// Hub id, folder in Hugging Face layout, .gguf file, or demo: a tiny built-in experiment that knows nothing but what it was taught
     #[arg(
         long,
@@ -49,6 +54,15 @@ pub struct ModelRequest {
     /// Use only what is on this machine already (also: HF_HUB_OFFLINE=1)
     #[arg(long)]
     pub offline: bool,
+}
+
+/// Which model, and what computes it.
+#[derive(Debug, Clone, PartialEq, Args)]
+#[command(next_help_heading = "Model")]
+pub struct ModelRequest {
+    /// Where its files are.
+    #[command(flatten)]
+    pub source: SourceRequest,
     /// What computes; auto takes the best one that this program was built for
     #[arg(long, value_enum, default_value_t = DeviceChoice::Auto)]
     pub device: DeviceChoice,
@@ -104,6 +118,18 @@ pub struct ChatRequest {
     pub thinking: bool,
 }
 
+/// How a command that writes no file shows what it found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Args)]
+#[command(next_help_heading = "Report")]
+pub struct PrintRequest {
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+    /// When to colour; NO_COLOR and CLICOLOR_FORCE are honoured by auto
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = ColorWhen::Auto)]
+    pub color: ColorWhen,
+}
+
 /// Where results go.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OutputRequest {
@@ -146,7 +172,7 @@ impl Request {
     /// What clap says of them, `--help` and `--version` included; it knows its own exit code.
     pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let mut command = Cli::command();
-        let matches = command.try_get_matches_from_mut(arguments)?;
+        let matches = command.try_get_matches_from_mut(softmax::with_minus_signs(arguments))?;
         let cli = Cli::from_arg_matches(&matches)?;
         let refuse = |message: String| command.clone().error(ErrorKind::ValueValidation, message);
         match cli.command {
@@ -159,6 +185,9 @@ impl Request {
                 .into_request()
                 .map(Self::TemperatureStep1)
                 .map_err(refuse),
+            Some(Command::Softmax(softmax)) => {
+                softmax.into_request().map(Self::Softmax).map_err(refuse)
+            }
             Some(Command::Completions { shell }) => Ok(Self::Completions(shell)),
         }
     }
@@ -199,6 +228,7 @@ Examples:
   logprobs --samples 0 --json -p 'Say hi.' | jq '.prompts[0].greedy.steps[].prob'
   logprobs --raw -p 'The capital of France is' --max-new-tokens 1
   logprobs temperature-step1 -p 'What is the capital of France?' --temps 0.5,1,2
+  logprobs softmax 5 3 2.5 1 -1 --labels Paris,Lyon,France,a,banana
 
 Exit codes: 0 done, 1 failed (or a prompt of several did), 2 wrong usage, 130 interrupted";
 
@@ -207,6 +237,9 @@ enum Command {
     /// Show the first token's distribution at several temperatures
     #[command(name = "temperature-step1", after_help = STEP1_EXAMPLES)]
     TemperatureStep1(Box<Step1Args>),
+    /// Turn logits into probabilities, filter them and draw: the arithmetic itself, without a model
+    #[command(after_help = SOFTMAX_EXAMPLES)]
+    Softmax(Box<SoftmaxArgs>),
     /// Print a completion script for a shell
     #[command(
         after_help = "Example:\n  logprobs completions bash > ~/.local/share/bash-completion/completions/logprobs"

@@ -48,7 +48,7 @@ fn without_arguments_the_defaults_are_those_of_the_documentation() {
         (request.candidates, request.mass, request.threshold),
         (5, 0.9, 0.3)
     );
-    assert_eq!(request.model.model, "Qwen/Qwen3.5-2B");
+    assert_eq!(request.model.source.model, "Qwen/Qwen3.5-2B");
     assert_eq!(request.output.out, Out::Folder("results".into()));
 }
 

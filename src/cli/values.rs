@@ -7,12 +7,12 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use crate::setting::Setting;
 
 pub(super) fn number(text: &str) -> Result<f64, String> {
+    // a minus sign is what a text from a page has, and what `softmax` makes of a hyphen
+    let text = text.trim().replace('\u{2212}', "-");
     let value: f64 = text
-        .trim()
         .parse()
         .map_err(|_| "expected a number such as 0.7".to_owned())?;
     let is_zero = text
-        .trim()
         .chars()
         .take_while(|c| !matches!(c, 'e' | 'E'))
         .all(|c| !('1'..='9').contains(&c));
@@ -28,6 +28,11 @@ pub(super) fn at_least_one(text: &str) -> Result<usize, String> {
         Ok(value) if value > 0 => Ok(value),
         _ => Err(format!("expected a whole number from 1 to {}", usize::MAX)),
     }
+}
+
+pub(super) fn at_least_zero(text: &str) -> Result<usize, String> {
+    let value = text.parse();
+    value.map_err(|_| "expected a whole number from 0 up; 0 is off".to_owned())
 }
 
 pub(super) fn setting(text: &str) -> Result<Setting, String> {
@@ -52,9 +57,7 @@ pub(super) fn setting(text: &str) -> Result<Setting, String> {
             "top_p" => setting.with_top_p(float()?),
             "min_p" => setting.with_min_p(float()?),
             "top_k" => {
-                let top_k = value
-                    .parse()
-                    .map_err(|_| "top_k: expected a whole number from 0 up; 0 is off".to_owned())?;
+                let top_k = at_least_zero(value).map_err(|error| format!("top_k: {error}"))?;
                 Ok(setting.with_top_k(top_k))
             }
             _ => {

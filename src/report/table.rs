@@ -16,12 +16,12 @@ use crate::record::{
 use crate::report::wrap::Lines;
 use crate::text::display::{cell, escape_line, escape_text};
 
-const BOLD: Style = Style::new().bold();
-const DIM: Style = Style::new().dimmed();
+pub(super) const BOLD: Style = Style::new().bold();
+pub(super) const DIM: Style = Style::new().dimmed();
 const LOW: Style = AnsiColor::Red.on_default().bold();
 
 /// Widest cell of a token; longer ones are cut.
-const TOKEN_WIDTH: usize = 24;
+pub(super) const TOKEN_WIDTH: usize = 24;
 /// Columns in front of a reply.
 const INDENT: usize = 7;
 /// Terminals with fewer columns break replies themselves.
@@ -324,7 +324,7 @@ fn is_low(step: &Step, settings: &Settings) -> bool {
 }
 
 /// Cuts a cell to `width` columns, the last of which then says so.
-fn cut(text: &str, width: usize) -> String {
+pub(super) fn cut(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
     }
@@ -340,7 +340,7 @@ fn cut(text: &str, width: usize) -> String {
 }
 
 /// A prompt on one line, cut where it would fill the screen.
-fn title(prompt: &str) -> String {
+pub(super) fn title(prompt: &str) -> String {
     let shown = escape_line(prompt);
     match shown.width() {
         0 => "(empty)".to_owned(),
@@ -354,18 +354,18 @@ fn title(prompt: &str) -> String {
 }
 
 /// A count with its noun: `1 token`, `2 tokens`.
-fn plural(count: usize, noun: &str) -> String {
+pub(super) fn plural(count: usize, noun: &str) -> String {
     match count {
         1 => format!("1 {noun}"),
         _ => format!("{count} {noun}s"),
     }
 }
 
-fn left(text: &str, width: usize) -> String {
+pub(super) fn left(text: &str, width: usize) -> String {
     format!("{text}{}", " ".repeat(width.saturating_sub(text.width())))
 }
 
-fn right(text: &str, width: usize) -> String {
+pub(super) fn right(text: &str, width: usize) -> String {
     format!("{}{text}", " ".repeat(width.saturating_sub(text.width())))
 }
 
