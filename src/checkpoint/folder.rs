@@ -18,13 +18,13 @@ use crate::demo;
 pub struct Folder {
     /// The folder.
     pub path: PathBuf,
-    /// `config.json`.
+    /// `config.json`; null where it is missing.
     pub config: Value,
     /// `generation_config.json`.
     pub generation_config: Option<Value>,
     /// `tokenizer_config.json`.
     pub tokenizer_config: Option<Value>,
-    /// `tokenizer.json`, not parsed.
+    /// `tokenizer.json`, not parsed; empty where it is missing.
     pub tokenizer_json: Vec<u8>,
     /// `chat_template.jinja`.
     pub chat_template_file: Option<String>,
@@ -47,6 +47,23 @@ impl Folder {
             bail!("{}: {message}", path.display());
         }
         let (weight_files, weight_map) = weight_files(path, &names)?;
+        Ok(Self {
+            weight_files,
+            weight_map,
+            ..Self::read(path, &names)?
+        })
+    }
+
+    /// Reads a folder's small files, whether there are weights or not: without `config.json` or `tokenizer.json`, what
+    /// needs it fails.
+    ///
+    /// # Errors
+    /// Names the file that cannot be read and the place.
+    pub fn open_small(path: &Path) -> Result<Self> {
+        Self::read(path, &file_names(path)?)
+    }
+
+    fn read(path: &Path, names: &BTreeSet<String>) -> Result<Self> {
         let optional = |name: &str| {
             let present = names.contains(name);
             present.then(|| read_json(&path.join(name))).transpose()
@@ -54,17 +71,20 @@ impl Folder {
         let template = "chat_template.jinja";
         Ok(Self {
             path: path.to_owned(),
-            config: read_json(&path.join("config.json"))?,
+            config: optional("config.json")?.unwrap_or_default(),
             generation_config: optional("generation_config.json")?,
             tokenizer_config: optional("tokenizer_config.json")?,
-            tokenizer_json: placeholder::read_file(&path.join("tokenizer.json"))?,
+            tokenizer_json: match names.contains("tokenizer.json") {
+                true => placeholder::read_file(&path.join("tokenizer.json"))?,
+                false => Vec::new(),
+            },
             chat_template_file: names
                 .contains(template)
                 .then(|| read_text(&path.join(template)))
                 .transpose()?,
             chat_template_json: optional("chat_template.json")?,
-            weight_files,
-            weight_map,
+            weight_files: Vec::new(),
+            weight_map: None,
         })
     }
 }
@@ -110,6 +130,9 @@ pub fn file_names(folder: &Path) -> Result<BTreeSet<String>> {
     Ok(names)
 }
 
+/// What to do where there is no `tokenizer.json`.
+pub(super) const NO_OTHER_TOKENIZER: &str = "other tokenizer files are not read: save it with transformers' AutoTokenizer, which writes tokenizer.json";
+
 /// Returns one sentence on what a model of these files lacks, with the way out where the files show one.
 pub fn what_is_missing(names: &BTreeSet<String>) -> Option<String> {
     let has_ending = |suffix: &str| names.iter().find(|name| name.ends_with(suffix));
@@ -133,8 +156,7 @@ pub fn what_is_missing(names: &BTreeSet<String>) -> Option<String> {
     } else if names.contains("adapter_config.json") {
         "; an adapter alone is no model: merge it into its base model".to_owned()
     } else if missing == ["tokenizer.json"] {
-        "; other tokenizer files are not read: save it with transformers' AutoTokenizer, which writes tokenizer.json"
-            .to_owned()
+        format!("; {NO_OTHER_TOKENIZER}")
     } else {
         String::new()
     };

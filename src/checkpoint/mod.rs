@@ -3,6 +3,7 @@
 //! A [`Source`] says where (folder, GGUF file, hub id); [`Checkpoint::open`] reads configuration, tokenizer, template and
 //! the list of tensors, and refuses what is not supported before any weight is read. Nothing here computes.
 
+pub mod description;
 pub mod folder;
 pub mod gguf;
 pub mod hub;
@@ -18,7 +19,7 @@ pub use source::Source;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 #[cfg(feature = "demo")]
 use crate::demo;
@@ -28,7 +29,7 @@ use crate::text::chat::ChatTemplate;
 use crate::text::tokenizer::TextTokenizer;
 use folder::Folder;
 use gguf::GgufFile;
-use hub::HubOptions;
+use hub::{HubOptions, Part};
 use safetensors::SafetensorsFiles;
 
 /// Tokens that end a reply by their name alone: a GGUF file holds one end id where the model's own files name several
@@ -86,7 +87,7 @@ impl Checkpoint {
             }
             Source::Gguf(path) => Self::from_gguf(path)?,
             Source::Hub { id, revision } => {
-                let snapshot = hub::fetch(id, revision.as_deref(), options)?;
+                let snapshot = hub::fetch(id, revision.as_deref(), Part::Whole, options)?;
                 let checkpoint = Self::from_path(&snapshot.folder, id.clone())?;
                 Self {
                     revision: snapshot.revision,
@@ -104,16 +105,9 @@ impl Checkpoint {
     }
 
     fn from_folder(folder: Folder, weights: SafetensorsFiles, id: String) -> Result<Self> {
-        let path = &folder.path;
-        let config = DecoderConfig::from_hf(&folder.config)
-            .with_context(|| path.join("config.json").display().to_string())?;
-        let tokenizer =
-            TextTokenizer::from_json(&folder.tokenizer_json, folder.tokenizer_config.as_ref())
-                .with_context(|| path.display().to_string())?;
-        let template = folder
-            .chat_template()?
-            .map(|(source, text)| ChatTemplate::new(source, &text, folder.special_tokens()))
-            .transpose()?;
+        let config = folder.decoder_config()?;
+        let tokenizer = folder.tokenizer()?;
+        let template = folder.template()?;
         let mut notes = Vec::new();
         if config.tie_word_embeddings == Some(true) && weights.contains("lm_head.weight") {
             notes.push("config.json ties the head to the embedding: the checkpoint's own lm_head.weight is not used".into());
@@ -136,17 +130,7 @@ impl Checkpoint {
     fn from_gguf(path: &Path) -> Result<Self> {
         let file = GgufFile::open(path)?;
         let config = file.config()?;
-        let special = ["bos_token", "eos_token"].into_iter();
-        let special_tokens = special
-            .filter_map(|name| Some((name, file.special_token(name)?)))
-            .collect();
-        let template = file
-            .chat_template()
-            .map(|text| {
-                ChatTemplate::new("tokenizer.chat_template".to_owned(), text, special_tokens)
-            })
-            .transpose()
-            .with_context(|| path.display().to_string())?;
+        let template = file.template()?;
         let tokenizer = TextTokenizer::new(file.tokenizer()?)?;
         let named = GGUF_STOP_TOKENS
             .iter()

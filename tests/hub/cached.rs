@@ -20,7 +20,7 @@ fn a_cached_model_needs_no_hub() {
     drop(hub);
     for options in [ONLINE, OFFLINE] {
         for revision in [None, Some("main"), Some(FIRST)] {
-            fetch_in(&environment, ID, revision, &options).expect("from the cache");
+            fetch_in(&environment, ID, revision, Part::Whole, &options).expect("from the cache");
         }
     }
 }

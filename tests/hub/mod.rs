@@ -2,6 +2,7 @@
 
 mod cached;
 mod refusals;
+mod small_files;
 mod stand_in;
 mod transfers;
 
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 
 use logprobs::checkpoint::folder::Folder;
-use logprobs::checkpoint::hub::{HubEnvironment, HubOptions, Snapshot, Token, fetch_in};
+use logprobs::checkpoint::hub::{HubEnvironment, HubOptions, Part, Snapshot, Token, fetch_in};
 use stand_in::{Fault, StandIn, etag};
 use tempfile::TempDir;
 
@@ -64,7 +65,7 @@ impl World {
     }
 
     fn try_fetch(&self, revision: Option<&str>, options: &HubOptions) -> anyhow::Result<Snapshot> {
-        fetch_in(&self.environment, ID, revision, options)
+        fetch_in(&self.environment, ID, revision, Part::Whole, options)
     }
 
     fn refusal(&self, revision: Option<&str>, options: &HubOptions) -> String {

@@ -81,6 +81,11 @@ impl GgufFile {
         GgufWeights::new(self, config)
     }
 
+    /// Returns where the file is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Returns what the file calls the model.
     pub fn name(&self) -> Option<&str> {
         self.header.text("general.name").ok().flatten()
@@ -117,6 +122,13 @@ impl GgufFile {
         }
         let largest = sizes.into_iter().max_by_key(|(_, size)| *size);
         largest.map_or(String::new(), |(code, _)| types::name(code).to_lowercase())
+    }
+
+    /// Returns the bytes that the text model's weights take in the file.
+    pub fn stored_bytes(&self) -> u64 {
+        self.text_tensors()
+            .map(|(_, info)| info.at.len() as u64)
+            .sum()
     }
 
     /// Returns the bytes that the text model's weights take in memory at most: f32, whatever they are stored as.

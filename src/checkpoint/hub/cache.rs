@@ -38,6 +38,8 @@ pub(super) struct Cached {
     pub(super) folder: PathBuf,
     /// What makes it unusable, a sentence each.
     pub(super) problems: Vec<String>,
+    /// What makes it unusable for a question that needs no weights, a sentence each.
+    pub(super) small_problems: Vec<String>,
     /// Whether no optional file can be missing: another tool may have fetched only what it needed itself.
     pub(super) is_certain: bool,
 }
@@ -74,6 +76,7 @@ impl RepoCache {
         let tokenizer_config = "tokenizer_config.json";
         Some(Cached {
             problems: problems(&folder),
+            small_problems: small_problems(&folder),
             is_certain: folder.join(tokenizer_config).exists()
                 || self.absence(&commit, tokenizer_config).exists(),
             commit,
@@ -216,6 +219,21 @@ fn problems(folder: &Path) -> Vec<String> {
         problems.push(format!("missing weight files {}", missing.join(", ")));
     }
     problems.extend(what_is_missing(&names));
+    problems
+}
+
+/// Returns why a snapshot cannot be used where no weights are asked for.
+fn small_problems(folder: &Path) -> Vec<String> {
+    let mut problems = Vec::new();
+    for name in SMALL_FILES {
+        let path = folder.join(name);
+        let is_needed = ["config.json", "tokenizer.json"].contains(&name);
+        match placeholder::broken_link(&path) {
+            Some(target) => problems.push(broken_link(name, &target)),
+            None if is_needed && !path.exists() => problems.push(format!("missing {name}")),
+            None => {}
+        }
+    }
     problems
 }
 

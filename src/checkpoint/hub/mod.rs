@@ -44,13 +44,27 @@ pub struct Snapshot {
     pub revision: Option<String>,
 }
 
-/// Returns where a model's files are in the cache, fetching what is missing.
+/// How much of a model is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Everything that the program reads.
+    Whole,
+    /// Configuration, tokenizer and template, without the weights; what the hub does not have of them is no error.
+    SmallFiles,
+}
+
+/// Returns where a model's files are in the cache, fetching what is missing of `part`.
 ///
 /// # Errors
 /// Says what the hub refused or the network did, what is missing and where it was looked for, or which folder cannot be
 /// written, and what to do.
-pub fn fetch(id: &str, revision: Option<&str>, options: &HubOptions) -> Result<Snapshot> {
-    fetch_in(&HubEnvironment::from_env(), id, revision, options)
+pub fn fetch(
+    id: &str,
+    revision: Option<&str>,
+    part: Part,
+    options: &HubOptions,
+) -> Result<Snapshot> {
+    fetch_in(&HubEnvironment::from_env(), id, revision, part, options)
 }
 
 /// As [`fetch`], in an environment that is given.
@@ -61,6 +75,7 @@ pub fn fetch_in(
     environment: &HubEnvironment,
     id: &str,
     revision: Option<&str>,
+    part: Part,
     options: &HubOptions,
 ) -> Result<Snapshot> {
     check_id(id)?;
@@ -68,26 +83,37 @@ pub fn fetch_in(
     let revision = revision.unwrap_or("main");
     let cache = RepoCache::new(environment.cache_folder()?, id);
     let cached = cache.cached(revision);
-    let usable = cached.as_ref().filter(|cached| cached.problems.is_empty());
+    let usable = cached
+        .as_ref()
+        .filter(|cached| cached.problems(part).is_empty());
     let is_offline = options.offline || environment.is_offline;
     if let Some(usable) = usable.filter(|usable| usable.is_certain || is_offline) {
         return Ok(Snapshot::from(usable));
     }
     if is_offline {
-        bail!(absent_offline(id, revision, &cache, cached.as_ref()));
+        bail!(absent_offline(id, revision, part, &cache, cached.as_ref()));
     }
     let is_shown = options.progress && !environment.hides_progress;
     let fetched = Hub::new(environment, id, &cache, is_shown)
-        .and_then(|hub| download(&hub, &cache, revision));
+        .and_then(|hub| download(&hub, &cache, revision, part));
     match (fetched, usable, &cached) {
         (Ok(snapshot), _, _) => Ok(snapshot),
         (Err(_), Some(usable), _) => Ok(Snapshot::from(usable)),
         (Err(error), None, Some(cached)) => Err(anyhow!(
             "{error:#} (the copy in {} is incomplete: {})",
             cached.folder.display(),
-            cached.problems.join("; ")
+            cached.problems(part).join("; ")
         )),
         (Err(error), None, None) => Err(error),
+    }
+}
+
+impl Cached {
+    fn problems(&self, part: Part) -> &[String] {
+        match part {
+            Part::Whole => &self.problems,
+            Part::SmallFiles => &self.small_problems,
+        }
     }
 }
 
@@ -100,12 +126,18 @@ impl From<&Cached> for Snapshot {
     }
 }
 
-fn absent_offline(id: &str, revision: &str, cache: &RepoCache, cached: Option<&Cached>) -> String {
+fn absent_offline(
+    id: &str,
+    revision: &str,
+    part: Part,
+    cache: &RepoCache,
+    cached: Option<&Cached>,
+) -> String {
     let what = match cached {
         Some(cached) => format!(
             "is incomplete in the cache ({}: {})",
             cached.folder.display(),
-            cached.problems.join("; ")
+            cached.problems(part).join("; ")
         ),
         None => format!(
             "is not in the cache (looked in {} for revision `{revision}`)",
@@ -118,11 +150,11 @@ fn absent_offline(id: &str, revision: &str, cache: &RepoCache, cached: Option<&C
     )
 }
 
-fn download(hub: &Hub, cache: &RepoCache, revision: &str) -> Result<Snapshot> {
+fn download(hub: &Hub, cache: &RepoCache, revision: &str, part: Part) -> Result<Snapshot> {
     std::fs::create_dir_all(&cache.folder).map_err(|error| hub.cache_fault(error))?;
     let listing = hub.listing(revision)?;
     let Listing { commit, names } = &listing;
-    if let Some(missing) = what_is_missing(names) {
+    if let Some(missing) = what_is_missing(names).filter(|_| part == Part::Whole) {
         bail!("{hub}: {missing}");
     }
     let (present, absent): (Vec<&str>, Vec<&str>) = SMALL_FILES
@@ -131,8 +163,10 @@ fn download(hub: &Hub, cache: &RepoCache, revision: &str) -> Result<Snapshot> {
     for file in present {
         hub.fetch(commit, file)?;
     }
-    for file in weight_files(hub, &listing)? {
-        hub.fetch(commit, &file)?;
+    if part == Part::Whole {
+        for file in weight_files(hub, &listing)? {
+            hub.fetch(commit, &file)?;
+        }
     }
     let noted = absent
         .into_iter()
