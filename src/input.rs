@@ -6,9 +6,9 @@ use crate::checkpoint::Checkpoint;
 use crate::cli::ChatRequest;
 use crate::model::config::DecoderConfig;
 use crate::prompts::Prompt;
-use crate::text::chat::Messages;
+use crate::text::chat::{ChatTemplate, Messages};
 use crate::text::prompt::{self, chat_prompt};
-use crate::text::tokenizer::Reading;
+use crate::text::tokenizer::{Reading, TextTokenizer};
 
 /// What a prompt became for the model.
 pub(crate) struct Input {
@@ -30,16 +30,40 @@ pub(crate) fn to_input(
     max_new_tokens: usize,
     checkpoint: &Checkpoint,
 ) -> Result<Input> {
-    let input = render(prompt, chat, checkpoint)?;
+    let input = render(prompt, chat, &TextParts::of(checkpoint))?;
     check_length(input.ids.len(), max_new_tokens, &checkpoint.config)?;
     Ok(input)
 }
 
-fn render(prompt: &Prompt, chat: &ChatRequest, checkpoint: &Checkpoint) -> Result<Input> {
+/// What of a model turns a prompt into ids.
+pub(crate) struct TextParts<'a> {
+    /// What errors call the model.
+    pub(crate) id: &'a str,
+    /// Text to ids.
+    pub(crate) tokenizer: &'a TextTokenizer,
+    /// Chat template, where the model has one.
+    pub(crate) template: Option<&'a ChatTemplate>,
+}
+
+impl<'a> TextParts<'a> {
+    fn of(checkpoint: &'a Checkpoint) -> Self {
+        Self {
+            id: &checkpoint.id,
+            tokenizer: &checkpoint.tokenizer,
+            template: checkpoint.template.as_ref(),
+        }
+    }
+}
+
+/// Renders and tokenises a prompt, however long it is.
+///
+/// # Errors
+/// Says why the model cannot be given it.
+pub(crate) fn render(prompt: &Prompt, chat: &ChatRequest, parts: &TextParts) -> Result<Input> {
     if let Some(error) = &prompt.error {
         bail!("{error}");
     }
-    let tokenizer = &checkpoint.tokenizer;
+    let tokenizer = parts.tokenizer;
     if chat.raw {
         ensure!(
             prompt.system.is_none(),
@@ -61,10 +85,10 @@ fn render(prompt: &Prompt, chat: &ChatRequest, checkpoint: &Checkpoint) -> Resul
             date: None,
         });
     }
-    let template = checkpoint.template.as_ref().with_context(|| {
+    let template = parts.template.with_context(|| {
         format!(
             "{} has no chat template (use --raw to feed prompts as they are)",
-            checkpoint.id
+            parts.id
         )
     })?;
     let system = prompt.system.as_deref().or(chat.system.as_deref());

@@ -7,7 +7,7 @@
 //! Three zones. The *edge* does I/O and speaks `anyhow`: [`cli`], [`run`], `commands`, [`checkpoint`], [`prompts`], `input`, [`output`], `screen`,
 //! [`device`], [`progress`], [`interrupt`]. The *tensor zone* is [`model`], with [`kernels`] below it. The *core* is numbers and strings, without files,
 //! clock or printing: [`setting`], `ranking`, [`distribution`], [`sampler`], [`explore`], [`transcript`], [`record`], [`analysis`],
-//! [`report`], [`text`], [`softmax`]. Imports point downwards only.
+//! [`report`], [`text`], [`tokenization`], [`softmax`]. Imports point downwards only.
 //!
 //! The library serves the program of the same name; its interface may change with any version.
 
@@ -36,4 +36,5 @@ mod screen;
 pub mod setting;
 pub mod softmax;
 pub mod text;
+pub mod tokenization;
 pub mod transcript;

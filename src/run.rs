@@ -37,6 +37,7 @@ pub fn run(request: &Request) -> Result<ExitCode> {
     match request {
         Request::Run(request) => run_prompts(request),
         Request::TemperatureStep1(request) => temperature_step1(request),
+        Request::Tokens(request) => commands::tokens::run(request),
         Request::Softmax(request) => commands::softmax::run(request),
         Request::Completions(shell) => completions(*shell),
     }
@@ -49,7 +50,7 @@ fn run_prompts(request: &RunRequest) -> Result<ExitCode> {
     let compute = prepare(&request.model)?;
     let messages = Stderr::new(&request.output);
     let checkpoint = open(&request.model, &messages)?;
-    messages.chat_notes(&request.chat, &checkpoint);
+    messages.chat_notes(&request.chat, checkpoint.template.as_ref());
 
     let mut settings = to_settings(request, &checkpoint);
     let inputs: Vec<Result<Input>> = prompts
@@ -280,7 +281,7 @@ fn temperature_step1(request: &Step1Request) -> Result<ExitCode> {
     let compute = prepare(&request.model)?;
     let messages = Stderr::new(&request.output);
     let checkpoint = open(&request.model, &messages)?;
-    messages.chat_notes(&request.chat, &checkpoint);
+    messages.chat_notes(&request.chat, checkpoint.template.as_ref());
     let input = to_input(&prompt, &request.chat, 1, &checkpoint)?;
     let decoder = load(&checkpoint, &compute, &messages)?;
     let logits = decoder.extend(&mut decoder.start(), &input.ids)?;
@@ -382,15 +383,8 @@ fn open(request: &ModelRequest, messages: &Stderr) -> Result<Checkpoint> {
         offline: request.source.offline,
         progress: !messages.quiet,
     };
-    let checkpoint = Checkpoint::open(&source, &options);
-    #[cfg(feature = "demo")]
-    let checkpoint = checkpoint.map_err(|error| match source {
-        Source::Hub { .. } => {
-            anyhow::anyhow!("{error:#} (--model demo is built in and needs no download)")
-        }
-        _ => error,
-    });
-    let checkpoint = checkpoint?;
+    let checkpoint =
+        Checkpoint::open(&source, &options).map_err(|error| source.with_way_out(error))?;
     checkpoint.notes.iter().for_each(|note| messages.warn(note));
     Ok(checkpoint)
 }

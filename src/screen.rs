@@ -7,8 +7,8 @@ use std::io::{self, IsTerminal, Write};
 use anstream::{AutoStream, ColorChoice};
 use anyhow::{Context, Result};
 
-use crate::checkpoint::Checkpoint;
 use crate::cli::{ChatRequest, ColorWhen, Out, OutputRequest};
+use crate::text::chat::ChatTemplate;
 use crate::text::display;
 
 /// What is said beside the data.
@@ -20,6 +20,12 @@ pub(crate) struct Stderr {
 }
 
 impl Stderr {
+    /// Messages as usual.
+    pub(crate) const USUAL: Self = Self {
+        quiet: false,
+        is_verbose: false,
+    };
+
     pub(crate) fn new(request: &OutputRequest) -> Self {
         Self {
             quiet: request.quiet,
@@ -46,8 +52,8 @@ impl Stderr {
     }
 
     /// Says what of the request does not reach this model's template.
-    pub(crate) fn chat_notes(&self, chat: &ChatRequest, checkpoint: &Checkpoint) {
-        let template = checkpoint.template.as_ref().filter(|_| !chat.raw);
+    pub(crate) fn chat_notes(&self, chat: &ChatRequest, template: Option<&ChatTemplate>) {
+        let template = template.filter(|_| !chat.raw);
         if chat.thinking && template.is_some_and(|template| !template.has_thinking_switch()) {
             self.warn("--thinking has no effect: the model's chat template has no such switch");
         }

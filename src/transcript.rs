@@ -133,7 +133,7 @@ impl Transcript<'_> {
 }
 
 /// A token's text as it is, where its bytes are text; else with escapes.
-fn plain_text(token: &Token) -> String {
+pub(crate) fn plain_text(token: &Token) -> String {
     match std::str::from_utf8(&token.bytes) {
         Ok(text) if !text.is_empty() => text.to_owned(),
         _ => token.text.clone(),

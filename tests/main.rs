@@ -17,3 +17,4 @@ mod samples;
 mod schema;
 mod smollm;
 mod softmax;
+mod tokens;

@@ -62,6 +62,17 @@ impl Source {
         }
         Ok(source)
     }
+
+    /// Adds to an error of opening a model on the hub that there is one which needs no download.
+    pub(crate) fn with_way_out(&self, error: anyhow::Error) -> anyhow::Error {
+        match self {
+            #[cfg(feature = "demo")]
+            Self::Hub { .. } => {
+                anyhow::anyhow!("{error:#} (--model demo is built in and needs no download)")
+            }
+            _ => error,
+        }
+    }
 }
 
 const EXPECTED: &str =

@@ -7,6 +7,7 @@ mod softmax;
 mod step1;
 #[cfg(test)]
 mod tests;
+mod tokens;
 mod values;
 
 use std::ffi::{OsStr, OsString};
@@ -18,10 +19,12 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 pub use run::RunRequest;
 pub use softmax::SoftmaxRequest;
 pub use step1::Step1Request;
+pub use tokens::{Asked, TextSource, TokensRequest};
 
 use run::RunArgs;
 use softmax::{SOFTMAX_EXAMPLES, SoftmaxArgs};
 use step1::{STEP1_EXAMPLES, Step1Args};
+use tokens::{TOKENS_EXAMPLES, TokensArgs};
 use values::utf8;
 
 /// What the program was asked to do.
@@ -31,6 +34,8 @@ pub enum Request {
     Run(RunRequest),
     /// First-step logits at several temperatures.
     TemperatureStep1(Step1Request),
+    /// How texts become tokens.
+    Tokens(TokensRequest),
     /// The arithmetic of a step on given logits.
     Softmax(SoftmaxRequest),
     /// Write a completion script.
@@ -185,6 +190,9 @@ impl Request {
                 .into_request()
                 .map(Self::TemperatureStep1)
                 .map_err(refuse),
+            Some(Command::Tokens(tokens)) => {
+                tokens.into_request().map(Self::Tokens).map_err(refuse)
+            }
             Some(Command::Softmax(softmax)) => {
                 softmax.into_request().map(Self::Softmax).map_err(refuse)
             }
@@ -228,6 +236,7 @@ Examples:
   logprobs --samples 0 --json -p 'Say hi.' | jq '.prompts[0].greedy.steps[].prob'
   logprobs --raw -p 'The capital of France is' --max-new-tokens 1
   logprobs temperature-step1 -p 'What is the capital of France?' --temps 0.5,1,2
+  logprobs tokens 'What is the capital of France?' '法国的首都是哪里？'
   logprobs softmax 5 3 2.5 1 -1 --labels Paris,Lyon,France,a,banana
 
 Exit codes: 0 done, 1 failed (or a prompt of several did), 2 wrong usage, 130 interrupted";
@@ -237,6 +246,9 @@ enum Command {
     /// Show the first token's distribution at several temperatures
     #[command(name = "temperature-step1", after_help = STEP1_EXAMPLES)]
     TemperatureStep1(Box<Step1Args>),
+    /// Show the tokens that texts become, and compare what texts cost; no weights are read
+    #[command(after_help = TOKENS_EXAMPLES)]
+    Tokens(Box<TokensArgs>),
     /// Turn logits into probabilities, filter them and draw: the arithmetic itself, without a model
     #[command(after_help = SOFTMAX_EXAMPLES)]
     Softmax(Box<SoftmaxArgs>),

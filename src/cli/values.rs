@@ -35,6 +35,16 @@ pub(super) fn at_least_zero(text: &str) -> Result<usize, String> {
     value.map_err(|_| "expected a whole number from 0 up; 0 is off".to_owned())
 }
 
+pub(super) fn token_id(text: &str) -> Result<u32, String> {
+    let id = text.trim().parse();
+    id.map_err(|_| {
+        format!(
+            "expected a token's id, a whole number from 0 to {}",
+            u32::MAX
+        )
+    })
+}
+
 pub(super) fn setting(text: &str) -> Result<Setting, String> {
     let mut setting = Setting::OFF;
     let mut seen = Vec::new();

@@ -1,13 +1,17 @@
 //! The subcommands that load no weights, one file each: a request becomes a result, and the result is printed.
 
 pub(crate) mod softmax;
+pub(crate) mod tokens;
 
 use std::io::{self, Write};
 
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use crate::cli::PrintRequest;
+use crate::checkpoint::Source;
+use crate::checkpoint::description::Description;
+use crate::checkpoint::hub::HubOptions;
+use crate::cli::{PrintRequest, SourceRequest};
 use crate::report::json;
 use crate::screen::{Screen, ignore_closed_pipe};
 
@@ -28,4 +32,17 @@ fn print<R: Serialize>(
     let mut screen = Screen::always(request.color);
     screen.show(|out, width| table(result, width, out));
     screen.close()
+}
+
+/// Opens a model's small files.
+///
+/// # Errors
+/// As [`Source::locate`] and [`Description::open`].
+fn describe(request: &SourceRequest) -> Result<Description> {
+    let source = Source::locate(&request.model, request.revision.as_deref())?;
+    let options = HubOptions {
+        offline: request.offline,
+        progress: true,
+    };
+    Description::open(&source, &options).map_err(|error| source.with_way_out(error))
 }

@@ -9,10 +9,19 @@ use serde::Serialize;
 use serde_json::ser::{CharEscape, Formatter, PrettyFormatter, Serializer};
 
 /// Lists that have a line for every entry; all others are lists of plain values, on one line.
-const LISTS: [&str; 5] = ["prompts", "sweeps", "runs", "steps", "candidates"];
+const LISTS: [&str; 8] = [
+    "prompts",
+    "sweeps",
+    "runs",
+    "steps",
+    "candidates",
+    "texts",
+    "tokens",
+    "totals",
+];
 
 /// Lists whose entries are on one line each, whatever is in them.
-const LISTS_OF_LINES: [&str; 2] = ["steps", "candidates"];
+const LISTS_OF_LINES: [&str; 4] = ["steps", "candidates", "tokens", "totals"];
 
 /// Writes a record and a final line break.
 ///

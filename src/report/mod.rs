@@ -4,4 +4,5 @@ mod columns;
 pub mod json;
 pub mod softmax;
 pub mod table;
+pub mod tokens;
 mod wrap;

@@ -18,7 +18,7 @@ use crate::text::display::{cell, escape_line, escape_text};
 
 pub(super) const BOLD: Style = Style::new().bold();
 pub(super) const DIM: Style = Style::new().dimmed();
-const LOW: Style = AnsiColor::Red.on_default().bold();
+pub(super) const LOW: Style = AnsiColor::Red.on_default().bold();
 
 /// Widest cell of a token; longer ones are cut.
 pub(super) const TOKEN_WIDTH: usize = 24;
