@@ -7,7 +7,7 @@
 //! Three zones. The *edge* does I/O and speaks `anyhow`: [`cli`], [`run`], `commands`, [`checkpoint`], [`prompts`], `input`, [`output`], `screen`,
 //! [`device`], [`progress`], [`interrupt`]. The *tensor zone* is [`model`], with [`kernels`] below it. The *core* is numbers and strings, without files,
 //! clock or printing: [`setting`], `ranking`, [`distribution`], [`sampler`], [`explore`], [`transcript`], [`record`], [`analysis`],
-//! [`report`], [`text`], [`tokenization`], [`softmax`]. Imports point downwards only.
+//! [`report`], [`text`], [`tokenization`], [`context`], [`softmax`]. Imports point downwards only.
 //!
 //! The library serves the program of the same name; its interface may change with any version.
 
@@ -15,6 +15,7 @@ pub mod analysis;
 pub mod checkpoint;
 pub mod cli;
 mod commands;
+pub mod context;
 #[cfg(feature = "demo")]
 pub mod demo;
 pub mod device;

@@ -38,6 +38,7 @@ pub fn run(request: &Request) -> Result<ExitCode> {
         Request::Run(request) => run_prompts(request),
         Request::TemperatureStep1(request) => temperature_step1(request),
         Request::Tokens(request) => commands::tokens::run(request),
+        Request::Context(request) => commands::context::run(request),
         Request::Softmax(request) => commands::softmax::run(request),
         Request::Completions(shell) => completions(*shell),
     }

@@ -2,6 +2,7 @@
 
 mod checkpoint;
 mod command;
+mod context;
 mod crafted;
 #[cfg(feature = "demo")]
 mod demo;

@@ -2,6 +2,7 @@
 //!
 //! Unknown flags, impossible values and contradictory pairs are refused here, as clap's usage errors (exit code 2).
 
+mod context;
 mod run;
 mod softmax;
 mod step1;
@@ -16,11 +17,13 @@ use std::path::PathBuf;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
+pub use context::{ContextRequest, Length};
 pub use run::RunRequest;
 pub use softmax::SoftmaxRequest;
 pub use step1::Step1Request;
 pub use tokens::{Asked, TextSource, TokensRequest};
 
+use context::{CONTEXT_EXAMPLES, ContextArgs};
 use run::RunArgs;
 use softmax::{SOFTMAX_EXAMPLES, SoftmaxArgs};
 use step1::{STEP1_EXAMPLES, Step1Args};
@@ -36,6 +39,8 @@ pub enum Request {
     TemperatureStep1(Step1Request),
     /// How texts become tokens.
     Tokens(TokensRequest),
+    /// What a sequence costs.
+    Context(ContextRequest),
     /// The arithmetic of a step on given logits.
     Softmax(SoftmaxRequest),
     /// Write a completion script.
@@ -193,6 +198,9 @@ impl Request {
             Some(Command::Tokens(tokens)) => {
                 tokens.into_request().map(Self::Tokens).map_err(refuse)
             }
+            Some(Command::Context(context)) => {
+                context.into_request().map(Self::Context).map_err(refuse)
+            }
             Some(Command::Softmax(softmax)) => {
                 softmax.into_request().map(Self::Softmax).map_err(refuse)
             }
@@ -237,6 +245,7 @@ Examples:
   logprobs --raw -p 'The capital of France is' --max-new-tokens 1
   logprobs temperature-step1 -p 'What is the capital of France?' --temps 0.5,1,2
   logprobs tokens 'What is the capital of France?' '法国的首都是哪里？'
+  logprobs context --tokens 8k,max
   logprobs softmax 5 3 2.5 1 -1 --labels Paris,Lyon,France,a,banana
 
 Exit codes: 0 done, 1 failed (or a prompt of several did), 2 wrong usage, 130 interrupted";
@@ -249,6 +258,9 @@ enum Command {
     /// Show the tokens that texts become, and compare what texts cost; no weights are read
     #[command(after_help = TOKENS_EXAMPLES)]
     Tokens(Box<TokensArgs>),
+    /// Show what a model and a request need: context, weights, KV cache, prefill; no weights are read
+    #[command(after_help = CONTEXT_EXAMPLES)]
+    Context(Box<ContextArgs>),
     /// Turn logits into probabilities, filter them and draw: the arithmetic itself, without a model
     #[command(after_help = SOFTMAX_EXAMPLES)]
     Softmax(Box<SoftmaxArgs>),

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
+use super::Length;
 use crate::setting::Setting;
 
 pub(super) fn number(text: &str) -> Result<f64, String> {
@@ -43,6 +44,26 @@ pub(super) fn token_id(text: &str) -> Result<u32, String> {
             u32::MAX
         )
     })
+}
+
+/// A number of tokens: `4096`, `4k` (4096), `1m` (1048576), or `max`.
+pub(super) fn length(text: &str) -> Result<Length, String> {
+    let text = text.trim();
+    if text.eq_ignore_ascii_case("max") {
+        return Ok(Length::Longest);
+    }
+    let (digits, unit) = match text.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 1 << 10),
+        None => match text.strip_suffix(['m', 'M']) {
+            Some(digits) => (digits, 1 << 20),
+            None => (text, 1),
+        },
+    };
+    let tokens = digits.parse().ok().and_then(|n: u64| n.checked_mul(unit));
+    match tokens.filter(|&tokens| tokens > 0) {
+        Some(tokens) => Ok(Length::Tokens(tokens)),
+        None => Err("expected a number of tokens such as 4096, 8k or max".to_owned()),
+    }
 }
 
 pub(super) fn setting(text: &str) -> Result<Setting, String> {

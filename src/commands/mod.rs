@@ -1,5 +1,6 @@
 //! The subcommands that load no weights, one file each: a request becomes a result, and the result is printed.
 
+pub(crate) mod context;
 pub(crate) mod softmax;
 pub(crate) mod tokens;
 
