@@ -2,7 +2,7 @@
 //!
 //! Weights are tiled once: a *panel* is sixteen outputs, their inputs interleaved, two a 64-byte line for the 16-bit types.
 //! A vector holds one product of sixteen outputs; every output is summed over its inputs in their order, in blocks of
-//! [`BLOCK`], whatever the number of rows, the threads and the processor: the bits of a result depend on its row alone.
+//! `BLOCK`, whatever the number of rows, the threads and the processor: the bits of a result depend on its row alone.
 #![allow(
     unsafe_code,
     reason = "panels write columns of a matrix whose rows are contiguous"
