@@ -1,6 +1,7 @@
 //! One binary for all integration tests, so that candle links once.
 
 mod batch;
+mod benches;
 mod checkpoint;
 mod command;
 mod context;
