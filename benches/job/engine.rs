@@ -7,9 +7,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use candle_core::{DType, Device};
 use logprobs::checkpoint::hub::HubOptions;
 use logprobs::checkpoint::{Checkpoint, Source};
+use logprobs::cli::{DeviceChoice, DtypeChoice};
+use logprobs::device::Compute;
 use logprobs::explore::{Exploration, Plan, explore};
 use logprobs::model::decoder::Decoder;
 use logprobs::model::{LanguageModel, Logits};
@@ -60,13 +61,8 @@ impl Engine {
         };
         let checkpoint = Checkpoint::open(&source, &options)?;
         let weights = checkpoint.weights.as_ref();
-        let decoder = Decoder::load(
-            &checkpoint.config,
-            weights,
-            &Device::Cpu,
-            DType::F32,
-            &|| (),
-        )?;
+        let compute = Compute::choose(DeviceChoice::Cpu, DtypeChoice::Auto)?;
+        let decoder = Decoder::load(&checkpoint.config, weights, &compute.backend, &|| ())?;
         let seconds = start.elapsed().as_secs_f64();
         let engine = Self {
             decoder,
