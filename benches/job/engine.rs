@@ -18,7 +18,7 @@ use logprobs::setting::Setting;
 use logprobs::text::chat::Messages;
 use logprobs::text::prompt::chat_prompt;
 
-use super::table::median;
+use super::table::{median, say};
 
 /// A prompt whose answer a small model knows.
 pub(crate) const FRANCE: &str = "What is the capital of France? Answer in one sentence.";
@@ -73,6 +73,7 @@ impl Engine {
 
     /// Returns the median time of a step of `rows` rows, each behind a prompt.
     pub(crate) fn step(&self, rows: usize) -> Result<f64> {
+        say(&format!("timing a step of {rows}"));
         let mut row = self.decoder.start();
         self.decoder
             .extend(&mut row, &self.tokens(0, PROMPT_TOKENS[0]))?;
@@ -91,6 +92,7 @@ impl Engine {
 
     /// Returns the median time of reading a prompt of `tokens` tokens.
     pub(crate) fn prefill(&self, tokens: usize) -> Result<f64> {
+        say(&format!("timing a prefill of {tokens}"));
         let ids = self.tokens(0, tokens);
         let repeats = if tokens > LONG { LONG_REPEATS } else { REPEATS };
         let prefill = |_| {
@@ -105,6 +107,7 @@ impl Engine {
     /// Does the job in the library and returns the share of its time that is not the model's: softmax, order, counts,
     /// draws, forks.
     pub(crate) fn distribution_share(&self, new: usize) -> Result<f64> {
+        say("timing the parts of the job");
         let model = Timed {
             model: &self.decoder,
             spent: Cell::default(),

@@ -19,7 +19,7 @@ use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
 
 use engine::Engine;
-use machine::{Bandwidth, Machine};
+use machine::Machine;
 use program::Job;
 use table::{Table, bytes, milliseconds, seconds, times};
 
@@ -102,6 +102,7 @@ fn measure(arguments: &Arguments) -> Result<()> {
     let threads = engine::set_threads(arguments.threads);
     let does = |part| arguments.parts.contains(&part);
     let weights = Weights::of(&arguments.model)?;
+    table::say("measuring this machine");
     let machine = Machine::measure(threads);
     machine_table(&machine).print();
     let reading = machine.best().seconds(weights.bytes);
@@ -114,8 +115,8 @@ fn measure(arguments: &Arguments) -> Result<()> {
     }
     if does(Part::Job) {
         let (program, share) = our_job(arguments)?;
-        let floor = weights.floor(machine.best(), arguments.new);
-        job_table(&program, share, floor, &weights).print();
+        let floor = weights.floor(&machine, arguments.new);
+        job_table(&program, share, &floor, &weights).print();
     }
     if let Some(python) = arguments.python.as_deref().filter(|_| does(Part::Python)) {
         let forward = forward.map_or_else(|| Forward::measure(&arguments.model), Ok)?;
@@ -163,12 +164,24 @@ impl Weights {
         })
     }
 
-    /// The least time the job can take when all its runs share every step: the weights are read once a step, every row's
-    /// recurrent states are read and written once.
-    fn floor(&self, bandwidth: Bandwidth, new: usize) -> f64 {
-        let rows = (PROMPTS * RUNS) as u64;
-        new as f64 * bandwidth.seconds(self.bytes + rows * 2 * self.state_bytes)
+    /// Returns the least times that the job can take when all its runs share every step.
+    fn floor(&self, machine: &Machine, new: usize) -> Floor {
+        let rows = PROMPTS * RUNS;
+        let state_bytes = rows as u64 * 2 * self.state_bytes;
+        let parameters = self.bytes as f64 / 2.0;
+        Floor {
+            memory: new as f64 * machine.best().seconds(self.bytes + state_bytes),
+            arithmetic: (new * rows) as f64 * 2.0 * parameters / machine.all.fma,
+        }
     }
+}
+
+/// The least times of the job, in seconds; none can be below the greater of the two.
+struct Floor {
+    /// The weights are read once a step, every row's recurrent states are read and written once.
+    memory: f64,
+    /// Every token takes a multiply-add for each of its weights, of two bytes each, in f32.
+    arithmetic: f64,
 }
 
 fn machine_table(machine: &Machine) -> Table {
@@ -254,15 +267,14 @@ fn our_job(arguments: &Arguments) -> Result<(Job, f64)> {
     Ok((job, share))
 }
 
-fn job_table(job: &Job, share: f64, floor: f64, weights: &Weights) -> Table {
+fn job_table(job: &Job, share: f64, floor: &Floor, weights: &Weights) -> Table {
     let title = format!("the job: {PROMPTS} prompts × {RUNS} runs, all different");
     let mut table = Table::new(&title, &["what", "measured", "ratio"]);
-    let above = format!(
-        "{} the floor of {}",
-        times(job.seconds / floor),
-        seconds(floor)
-    );
-    table.row(["whole program, median", &seconds(job.seconds), &above]);
+    table.row(["whole program, median", &seconds(job.seconds), ""]);
+    for (what, floor) in [("memory", floor.memory), ("arithmetic", floor.arithmetic)] {
+        let ratio = times(job.seconds / floor);
+        table.row([&format!("÷ the floor of {what}"), &seconds(floor), &ratio]);
+    }
     table.row([
         "fastest and slowest",
         &format!("{} and {}", seconds(job.fastest), seconds(job.slowest)),

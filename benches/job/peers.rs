@@ -1,11 +1,14 @@
 //! transformers at the same work: the scripts of `benches/python`, each a process of its own that prints one JSON object.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+
+use super::table::say;
 
 /// A Python with torch and transformers, and what it is to run.
 pub(crate) struct Transformers<'a> {
@@ -35,8 +38,8 @@ pub(crate) struct PeerJob {
 #[derive(Deserialize)]
 struct ForwardOutput {
     load_s: f64,
-    prefill: std::collections::BTreeMap<usize, f64>,
-    step: std::collections::BTreeMap<usize, f64>,
+    prefill: BTreeMap<usize, f64>,
+    step: BTreeMap<usize, f64>,
 }
 
 impl Transformers<'_> {
@@ -46,7 +49,7 @@ impl Transformers<'_> {
             "forward.py",
             &["--prefill", &listed(prefills), "--rows", &listed(rows)],
         )?;
-        let all = |times: &std::collections::BTreeMap<usize, f64>, keys: &[usize]| {
+        let all = |times: &BTreeMap<usize, f64>, keys: &[usize]| {
             let time = |key| times.get(key).copied();
             let times: Option<Vec<f64>> = keys.iter().map(time).collect();
             times.context("forward.py left out what it was asked for")
@@ -68,6 +71,7 @@ impl Transformers<'_> {
         let path: PathBuf = [env!("CARGO_MANIFEST_DIR"), "benches", "python", script]
             .iter()
             .collect();
+        say(&format!("{script} {}", arguments.join(" ")));
         let output = Command::new(self.python)
             .arg(&path)
             .arg(self.model)

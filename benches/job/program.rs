@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::table::median;
+use super::table::{median, say};
 
 /// How often the program's memory is looked at.
 const LOOK: Duration = Duration::from_millis(10);
@@ -51,6 +51,7 @@ impl Job {
 }
 
 fn once(model: &Path, new: usize, arguments: &[&str]) -> Result<(f64, Option<u64>)> {
+    say("doing the job");
     let start = Instant::now();
     let mut child = Command::new(env!("CARGO_BIN_EXE_logprobs"))
         .args(["--json", "--device", "cpu"])

@@ -55,6 +55,12 @@ impl Table {
     }
 }
 
+/// Says on stderr what is being measured: some of it takes a minute.
+#[allow(clippy::print_stderr, reason = "a program of its own")]
+pub(crate) fn say(what: &str) {
+    eprintln!("{what} …");
+}
+
 /// A time in seconds.
 pub(crate) fn seconds(value: f64) -> String {
     format!("{value:.*} s", if value < 10.0 { 2 } else { 1 })

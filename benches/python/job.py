@@ -7,8 +7,8 @@ then samples at temperatures 0.3, 0.7, 1.0, 1.5 and at 1.0 with top_p 0.9, each 
   --per-call 1   one generate() a sample: the obvious script
   --per-call 5   num_return_sequences=5: the careful one
 
---settings and --calls cut it down: the greedy part is timed once, and `--calls` calls of each setting. `full_s` scales
-what was timed to 2 prompts x (1 greedy + 5 settings x 5 samples); `timed_s` is what really ran.
+--settings and --calls cut it down: one prompt, its greedy part once, and `--calls` calls for each of the last settings (at
+least 2). `full_s` scales what was timed to 2 prompts x (1 greedy + 5 settings x 5 samples); `timed_s` is what really ran.
 
 usage: job.py MODEL [--per-call 5] [--dtype bfloat16] [--threads 2] [--new 60] [--settings 5] [--calls 1]
 """
@@ -26,7 +26,7 @@ parser.add_argument("--per-call", type=int, default=5)
 parser.add_argument("--dtype", default="bfloat16")
 parser.add_argument("--threads", type=int, default=2)
 parser.add_argument("--new", type=int, default=60)
-parser.add_argument("--settings", type=int, default=5)
+parser.add_argument("--settings", type=int, default=5, choices=range(2, 6))
 parser.add_argument("--calls", type=int, default=1)
 parser.add_argument("--prompt-tokens", type=int, default=24)
 args = parser.parse_args()
@@ -76,12 +76,14 @@ def timed(call):
 
 with torch.inference_mode():
     greedy_s = timed(greedy)
-    chosen = SETTINGS if args.settings == len(SETTINGS) else SETTINGS[len(SETTINGS) - args.settings :]
-    calls = [timed(lambda: sample(*setting)) for setting in chosen for _ in range(args.calls)]
-calls_needed = len(SETTINGS) * SAMPLES / args.per_call
+    # the last setting filters, the others cost the same: one of them stands for those that are left out
+    chosen = SETTINGS[len(SETTINGS) - args.settings :]
+    calls = [sum(timed(lambda: sample(*setting)) for _ in range(args.calls)) for setting in chosen]
+plain, nucleus = calls[:-1], calls[-1]
+setting_s = (sum(plain) / len(plain) * (len(SETTINGS) - 1) + nucleus) / args.calls
 print(json.dumps({
     "per_call": args.per_call, "dtype": args.dtype, "threads": args.threads, "load_s": load_s,
-    "greedy_s": greedy_s, "call_s": sum(calls) / len(calls), "timed_s": greedy_s + sum(calls),
-    "full_s": PROMPTS * (greedy_s + calls_needed * sum(calls) / len(calls)),
-    "calls_timed": len(calls), "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    "greedy_s": greedy_s, "calls_s": calls, "timed_s": greedy_s + sum(calls),
+    "full_s": PROMPTS * (greedy_s + SAMPLES / args.per_call * setting_s),
+    "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
 }))
