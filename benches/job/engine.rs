@@ -11,7 +11,7 @@ use logprobs::checkpoint::hub::HubOptions;
 use logprobs::checkpoint::{Checkpoint, Source};
 use logprobs::cli::{DeviceChoice, DtypeChoice};
 use logprobs::device::Compute;
-use logprobs::explore::{Exploration, Plan, explore};
+use logprobs::explore::{MAX_ROWS, Plan, explore, explore_all};
 use logprobs::model::decoder::Decoder;
 use logprobs::model::{LanguageModel, Logits};
 use logprobs::setting::Setting;
@@ -117,11 +117,20 @@ impl Engine {
             stop_ids: Vec::new(),
             ..self.plan(&[0.3, 0.7, 1.0, 1.5], true)?
         };
+        let prompts = [0, 1].map(|index| self.tokens(index, PROMPT_TOKENS[index]));
+        let prompts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
+        let mut failed = None;
         let start = Instant::now();
-        for (index, tokens) in PROMPT_TOKENS.into_iter().enumerate() {
-            whole(&model, &self.tokens(index, tokens), &plan)?;
-        }
+        explore_all(
+            &model,
+            &prompts,
+            &plan,
+            MAX_ROWS,
+            &mut |_| ControlFlow::Continue(()),
+            &mut |_, result| failed = failed.take().or(result.err()),
+        );
         let total = start.elapsed();
+        failed.map_or(Ok(()), Err)?;
         Ok(1.0 - model.spent.get().as_secs_f64() / total.as_secs_f64())
     }
 
@@ -135,7 +144,9 @@ impl Engine {
         };
         let prompt = chat_prompt(template, &self.checkpoint.tokenizer, &messages, false)?;
         let plan = self.plan(&[0.3, 0.7], false)?;
-        let explored = whole(&self.decoder, &prompt.ids, &plan)?;
+        let watch = &mut |_| ControlFlow::Continue(());
+        let explored = explore(&self.decoder, &prompt.ids, &plan, watch)?;
+        let explored = explored.context("nobody interrupted it")?;
         let runs = explored.sweeps.iter().flatten().chain([&explored.greedy]);
         Ok(Shared {
             rows: explored.rows_computed,
@@ -169,11 +180,6 @@ impl Engine {
             .map(|index| (index * 7919 % size) as u32)
             .collect()
     }
-}
-
-fn whole<M: LanguageModel>(model: &M, prompt: &[u32], plan: &Plan) -> Result<Exploration> {
-    explore(model, prompt, plan, &mut |_| ControlFlow::Continue(()))?
-        .context("nobody interrupted it")
 }
 
 /// A model that counts the time spent in it.

@@ -94,6 +94,11 @@ impl Machine {
         }
     }
 
+    /// Returns whether something else seems to have had a part of the processor.
+    pub(crate) fn is_disturbed(&self) -> bool {
+        self.all.fma < 0.8 * self.threads as f64 * self.one.fma
+    }
+
     /// Returns the bandwidth that everything is measured against.
     pub(crate) fn best(&self) -> Bandwidth {
         self.all.best

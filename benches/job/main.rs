@@ -208,6 +208,9 @@ fn machine_table(machine: &Machine) -> Table {
         &flops(all),
     ]);
     table.note(&machine.name);
+    if machine.is_disturbed() {
+        table.note("the threads got in each other's way, or something else is running: trust no time below");
+    }
     table
 }
 
