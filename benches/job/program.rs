@@ -54,7 +54,7 @@ fn once(model: &Path, new: usize, arguments: &[&str]) -> Result<(f64, Option<u64
     say("doing the job");
     let start = Instant::now();
     let mut child = Command::new(env!("CARGO_BIN_EXE_logprobs"))
-        .args(["--json", "--device", "cpu"])
+        .args(["--json", "--device", "cpu", "--ignore-eos"])
         .arg("--max-new-tokens")
         .arg(new.to_string())
         .arg("--model")
