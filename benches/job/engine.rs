@@ -18,7 +18,7 @@ use logprobs::setting::Setting;
 use logprobs::text::chat::Messages;
 use logprobs::text::prompt::chat_prompt;
 
-use super::table::{median, say};
+use super::table::{Times, say};
 
 /// A prompt whose answer a small model knows.
 pub(crate) const FRANCE: &str = "What is the capital of France? Answer in one sentence.";
@@ -71,8 +71,8 @@ impl Engine {
         Ok((engine, seconds))
     }
 
-    /// Returns the median time of a step of `rows` rows, each behind a prompt.
-    pub(crate) fn step(&self, rows: usize) -> Result<f64> {
+    /// Returns the times of a step of `rows` rows, each behind a prompt.
+    pub(crate) fn step(&self, rows: usize) -> Result<Times> {
         say(&format!("timing a step of {rows}"));
         let mut row = self.decoder.start();
         self.decoder
@@ -87,11 +87,11 @@ impl Engine {
         };
         step(0)?;
         let times = (1..=REPEATS).map(step).collect::<Result<_>>()?;
-        Ok(median(times))
+        Ok(Times::of(times))
     }
 
-    /// Returns the median time of reading a prompt of `tokens` tokens.
-    pub(crate) fn prefill(&self, tokens: usize) -> Result<f64> {
+    /// Returns the times of reading a prompt of `tokens` tokens.
+    pub(crate) fn prefill(&self, tokens: usize) -> Result<Times> {
         say(&format!("timing a prefill of {tokens}"));
         let ids = self.tokens(0, tokens);
         let repeats = if tokens > LONG { LONG_REPEATS } else { REPEATS };
@@ -101,7 +101,7 @@ impl Engine {
             Ok(start.elapsed().as_secs_f64())
         };
         let times = (0..repeats).map(prefill).collect::<Result<_>>()?;
-        Ok(median(times))
+        Ok(Times::of(times))
     }
 
     /// Does the job in the library and returns the share of its time that is not the model's: softmax, order, counts,

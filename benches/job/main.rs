@@ -23,7 +23,7 @@ use engine::Engine;
 use floor::{Floor, Weights};
 use machine::Machine;
 use program::Job;
-use table::{Table, bytes, milliseconds, seconds, times};
+use table::{Table, Times, bytes, milliseconds, seconds, times};
 
 /// Rows that a step is timed with.
 const ROWS: [usize; 4] = [1, 5, 26, 64];
@@ -165,8 +165,8 @@ fn machine_table(machine: &Machine) -> Table {
 /// Times of the forward pass, in seconds.
 struct Forward {
     load: f64,
-    steps: Vec<f64>,
-    prefills: Vec<f64>,
+    steps: Vec<Times>,
+    prefills: Vec<Times>,
 }
 
 impl Forward {
@@ -190,21 +190,24 @@ impl Forward {
             bytes(weights.bytes),
             milliseconds(reading)
         );
-        let mut table = Table::new("the forward pass", &["what", "time", &read, "a second"]);
-        table.row(["load", &seconds(self.load), "", ""]);
-        for (rows, &time) in ROWS.iter().zip(&self.steps) {
-            let what = format!("step of {rows} row{}", if *rows == 1 { "" } else { "s" });
-            let rate = format!("{:.1} tokens", *rows as f64 / time);
-            table.row([&what, &milliseconds(time), &times(time / reading), &rate]);
-        }
-        for (tokens, &time) in PREFILLS.iter().zip(&self.prefills) {
-            let rate = format!("{:.0} tokens", *tokens as f64 / time);
+        let columns = ["what", "time", "fastest", &read, "a second"];
+        let mut table = Table::new("the forward pass, medians", &columns);
+        table.row(["load", &seconds(self.load), "", "", ""]);
+        let mut row = |what: String, tokens: usize, time: &Times| {
             table.row([
-                &format!("prefill of {tokens}"),
-                &milliseconds(time),
-                &times(time / reading),
-                &rate,
+                &what,
+                &milliseconds(time.median),
+                &milliseconds(time.fastest),
+                &times(time.median / reading),
+                &format!("{:.0} tokens", tokens as f64 / time.median),
             ]);
+        };
+        for (&rows, time) in ROWS.iter().zip(&self.steps) {
+            let plural = if rows == 1 { "" } else { "s" };
+            row(format!("step of {rows} row{plural}"), rows, time);
+        }
+        for (&tokens, time) in PREFILLS.iter().zip(&self.prefills) {
+            row(format!("prefill of {tokens}"), tokens, time);
         }
         table
     }
@@ -221,16 +224,12 @@ fn our_job(arguments: &Arguments) -> Result<(Job, f64)> {
 fn job_table(job: &Job, share: f64, floor: &Floor, weights: &Weights) -> Table {
     let title = format!("the job: {PROMPTS} prompts × {RUNS} runs, all different");
     let mut table = Table::new(&title, &["what", "measured", "ratio"]);
-    table.row(["whole program, median", &seconds(job.seconds), ""]);
+    table.row(["whole program, median", &seconds(job.times.median), ""]);
+    table.row(["… fastest", &seconds(job.times.fastest), ""]);
     for (what, floor) in [("memory", floor.memory), ("arithmetic", floor.arithmetic)] {
-        let ratio = times(job.seconds / floor);
+        let ratio = times(job.times.median / floor);
         table.row([&format!("÷ the floor of {what}"), &seconds(floor), &ratio]);
     }
-    table.row([
-        "fastest and slowest",
-        &format!("{} and {}", seconds(job.fastest), seconds(job.slowest)),
-        "",
-    ]);
     if let Some(peak) = job.peak_bytes {
         let ratio = format!("{} the weights", times(peak as f64 / weights.bytes as f64));
         table.row(["peak memory", &bytes(peak), &ratio]);
@@ -265,7 +264,7 @@ fn against_transformers(
         compare(
             &format!("step, rows {rows}"),
             theirs.steps[index],
-            forward.steps[index],
+            forward.steps[index].median,
             milliseconds,
         );
     }
@@ -273,21 +272,22 @@ fn against_transformers(
         compare(
             &format!("prefill of {tokens}"),
             theirs.prefills[index],
-            forward.prefills[index],
+            forward.prefills[index].median,
             milliseconds,
         );
     }
     let mut notes = Vec::new();
-    let mut before = Job::run(&arguments.model, arguments.new, 1)?.seconds;
+    let ours = || Job::run(&arguments.model, arguments.new, 1).map(|job| job.times.median);
+    let mut before = ours()?;
     for (what, per_call) in [
         ("the job, five samples a call", 5),
         ("the job, one sample a call", 1),
     ] {
         let theirs = peer.job(per_call)?;
         // in turn, so that both meet the same machine: ours is the mean of a run before theirs and one after
-        let after = Job::run(&arguments.model, arguments.new, 1)?;
-        compare(what, theirs.full_s, (before + after.seconds) / 2.0, seconds);
-        before = after.seconds;
+        let after = ours()?;
+        compare(what, theirs.full_s, (before + after) / 2.0, seconds);
+        before = after;
         notes.push(format!(
             "{what}: {} of it timed, the rest scaled from that",
             seconds(theirs.timed_s)
@@ -302,7 +302,7 @@ fn smollm_table(file: &Path, new: usize) -> Result<Table> {
     let (engine, load) = Engine::load(file)?;
     let mut table = Table::new("SmolLM2-135M", &["what", "measured"]);
     table.row(["load", &seconds(load)]);
-    let step = engine.step(RUNS)?;
+    let step = engine.step(RUNS)?.median;
     table.row([
         &format!("step of {RUNS} rows"),
         &format!(
@@ -314,7 +314,7 @@ fn smollm_table(file: &Path, new: usize) -> Result<Table> {
     let job = Job::run_one_prompt(file, new)?;
     table.row([
         &format!("{RUNS} runs of {new} tokens, whole program"),
-        &seconds(job.seconds),
+        &seconds(job.times.median),
     ]);
     let shared = engine.shared_rows()?;
     let ratio = times(shared.tokens as f64 / shared.rows as f64);

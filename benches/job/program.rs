@@ -6,19 +6,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::table::{median, say};
+use super::table::{Times, say};
 
 /// How often the program's memory is looked at.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// What the job took.
 pub(crate) struct Job {
-    /// The median of its times.
-    pub(crate) seconds: f64,
-    /// The shortest.
-    pub(crate) fastest: f64,
-    /// The longest.
-    pub(crate) slowest: f64,
+    /// How long.
+    pub(crate) times: Times,
     /// The most memory that it had in use, where the system tells.
     pub(crate) peak_bytes: Option<u64>,
 }
@@ -31,9 +27,7 @@ impl Job {
             .collect::<Result<_>>()?;
         let times: Vec<f64> = runs.iter().map(|run| run.0).collect();
         Ok(Self {
-            seconds: median(times.clone()),
-            fastest: times.iter().copied().fold(f64::INFINITY, f64::min),
-            slowest: times.iter().copied().fold(0.0, f64::max),
+            times: Times::of(times),
             peak_bytes: runs.iter().filter_map(|run| run.1).max(),
         })
     }
@@ -42,9 +36,7 @@ impl Job {
     pub(crate) fn run_one_prompt(model: &Path, new: usize) -> Result<Self> {
         let (seconds, peak_bytes) = once(model, new, &["--prompt", super::engine::FRANCE])?;
         Ok(Self {
-            seconds,
-            fastest: seconds,
-            slowest: seconds,
+            times: Times::of(vec![seconds]),
             peak_bytes,
         })
     }

@@ -81,8 +81,22 @@ pub(crate) fn bytes(count: u64) -> String {
     format!("{:.2} GB", count as f64 * 1e-9)
 }
 
-/// The middle of some numbers.
-pub(crate) fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+/// How long something took that was done several times, in seconds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Times {
+    /// The middle one; every ratio is of it.
+    pub(crate) median: f64,
+    /// The shortest: far below the middle where something else ran beside.
+    pub(crate) fastest: f64,
+}
+
+impl Times {
+    /// Sums up some times, at least one.
+    pub(crate) fn of(mut times: Vec<f64>) -> Self {
+        times.sort_by(f64::total_cmp);
+        Self {
+            median: times[times.len() / 2],
+            fastest: times[0],
+        }
+    }
 }
