@@ -119,6 +119,9 @@ pub struct PromptRecord {
     pub greedy: Run,
     /// The sampled runs, one sweep a setting.
     pub sweeps: Vec<Sweep>,
+    /// Where the sampled runs part; absent where there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub analysis: Option<Analysis>,
 }
 
 /// A prompt that could not be run, and why.
@@ -243,6 +246,109 @@ pub struct Candidate {
     pub logprob: f32,
     /// In [0, 1].
     pub prob: f32,
+}
+
+/// Where the sampled runs of a prompt part.
+///
+/// All runs end at the same stop ids and the same limit, so none is a proper beginning of another: where two differ, each
+/// has a token of its own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Analysis {
+    /// One entry a sweep, in their order.
+    pub sweeps: Vec<SweepAnalysis>,
+    /// One entry for each two sweeps.
+    pub pairs: Vec<PairAnalysis>,
+}
+
+/// What a sweep's runs have in common.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SweepAnalysis {
+    /// That of the sweep.
+    pub label: String,
+    /// Where its runs part; null where they are all the same.
+    pub parting: Option<Parting>,
+}
+
+/// The first step at which runs differ.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Parting {
+    /// 1 for the first token.
+    pub step: usize,
+    /// The tokens taken there: most runs first, then the more probable.
+    pub branches: Vec<Branch>,
+}
+
+/// A token that some runs took where others took another one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Branch {
+    /// The token; its probability is the model's own.
+    pub took: Candidate,
+    /// Indices of the runs that took it.
+    pub runs: Vec<u32>,
+}
+
+/// Two sweeps beside each other. Run i of both used the same coins: where the two differ, the setting did it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PairAnalysis {
+    /// Label of one sweep: the one without filters, where filters are all that the two differ in.
+    pub first: String,
+    /// Label of the other.
+    pub second: String,
+    /// Where the runs of the second part among themselves, measured by those of the first.
+    pub second_parts: SecondParts,
+    /// Where the runs of both together part; null where they are all the same.
+    pub parting: Option<PairParting>,
+    /// How many runs are the same in both.
+    pub same_runs: usize,
+    /// The runs that are not, by their index.
+    pub run_by_run: Vec<RunParting>,
+}
+
+/// Where the runs of a pair's second sweep part among themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SecondParts {
+    /// At the same step as those of the first.
+    Same,
+    /// At a later step.
+    Later,
+    /// At an earlier step, or those of the first do not part at all.
+    Earlier,
+    /// Not at all.
+    Never,
+}
+
+/// The first step at which the runs of two sweeps differ.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PairParting {
+    /// 1 for the first token.
+    pub step: usize,
+    /// The tokens taken there: most runs first, then the more probable.
+    pub branches: Vec<PairBranch>,
+}
+
+/// A token that some runs of two sweeps took.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PairBranch {
+    /// The token; its probability is the model's own.
+    pub took: Candidate,
+    /// Indices of the first sweep's runs that took it.
+    pub first_runs: Vec<u32>,
+    /// Indices of the second sweep's.
+    pub second_runs: Vec<u32>,
+}
+
+/// One run index in two sweeps: the first step at which the two differ.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunParting {
+    /// The index.
+    pub run: u32,
+    /// 1 for the first token.
+    pub step: usize,
+    /// What the first sweep's run took there.
+    pub first: Candidate,
+    /// What the second's took, after the same tokens.
+    pub second: Candidate,
 }
 
 /// What `temperature-step1` writes: the first step's best candidates at several temperatures.

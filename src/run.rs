@@ -22,12 +22,13 @@ use crate::record::{
     ModelInfo, PROGRAM, PromptEntry, PromptError, PromptRecord, Record, SCHEMA, Settings,
     TemperatureStep1,
 };
+use crate::report::table::View;
 use crate::report::{json, table};
 use crate::screen::{Screen, Stderr, ignore_closed_pipe};
 use crate::setting::{FILTER_ORDER, Setting};
 use crate::text::display;
 use crate::transcript::Transcript;
-use crate::{cli, commands, output, progress};
+use crate::{analysis, cli, commands, output, progress};
 
 /// Does what was asked and returns the exit code: 0 done, 1 a prompt failed, 130 or 143 interrupted.
 ///
@@ -86,6 +87,10 @@ fn run_prompts(request: &RunRequest) -> Result<ExitCode> {
         settings: &plan.settings,
         messages: &messages,
         bar: progress::bar("generating", 0, request.output.quiet),
+        view: View {
+            width: None,
+            tree: request.tree,
+        },
         record: &mut record,
         screen: &mut screen,
     };
@@ -102,6 +107,7 @@ struct Results<'a> {
     settings: &'a [Setting],
     messages: &'a Stderr,
     bar: ProgressBar,
+    view: View,
     record: &'a mut Record,
     screen: &'a mut Screen,
 }
@@ -189,6 +195,7 @@ impl Results<'_> {
                     rendered: input.text,
                     prompt_token_ids: input.ids,
                     greedy,
+                    analysis: analysis::of(&sweeps),
                     sweeps,
                 })
             }
@@ -207,9 +214,12 @@ impl Results<'_> {
             }
         };
         self.record.prompts.push(entry);
-        let (record, screen) = (&*self.record, &mut *self.screen);
+        let (record, screen, view) = (&*self.record, &mut *self.screen, self.view);
         self.bar.suspend(|| {
-            screen.show(|out, width| table::prompt(record, record.prompts.len() - 1, width, out));
+            screen.show(|out, width| {
+                let view = View { width, ..view };
+                table::prompt(record, record.prompts.len() - 1, view, out)
+            });
         });
     }
 }

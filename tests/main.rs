@@ -10,6 +10,7 @@ mod crafted;
 mod demo;
 mod hub;
 mod parity;
+mod parting;
 mod program;
 mod qwen35_2b;
 #[cfg(unix)]

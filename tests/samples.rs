@@ -74,7 +74,8 @@ fn the_console_text_is_what_the_record_renders_to() {
         let mut rendered = Vec::new();
         table::header(&record, &mut rendered).expect("a vector takes everything");
         for index in 0..record.prompts.len() {
-            table::prompt(&record, index, None, &mut rendered).expect("a vector takes everything");
+            table::prompt(&record, index, table::View::default(), &mut rendered)
+                .expect("a vector takes everything");
         }
         let plain = anstream::adapter::strip_bytes(&rendered).into_vec();
         let plain = String::from_utf8(plain).expect("tables are UTF-8");

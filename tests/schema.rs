@@ -78,6 +78,8 @@ pub(crate) struct Done {
     pub(crate) prompt_token_ids: Vec<u32>,
     pub(crate) greedy: Run,
     pub(crate) sweeps: Vec<Sweep>,
+    #[serde(default)]
+    pub(crate) analysis: Option<Analysis>,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -151,6 +153,71 @@ pub(crate) struct Candidate {
     pub(crate) special: bool,
     pub(crate) logprob: f32,
     pub(crate) prob: f32,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Analysis {
+    pub(crate) sweeps: Vec<SweepAnalysis>,
+    pub(crate) pairs: Vec<PairAnalysis>,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SweepAnalysis {
+    pub(crate) label: String,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) parting: Option<Parting>,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Parting {
+    pub(crate) step: usize,
+    pub(crate) branches: Vec<Branch>,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Branch {
+    pub(crate) took: Candidate,
+    pub(crate) runs: Vec<u32>,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PairAnalysis {
+    pub(crate) first: String,
+    pub(crate) second: String,
+    pub(crate) second_parts: String,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) parting: Option<PairParting>,
+    pub(crate) same_runs: usize,
+    pub(crate) run_by_run: Vec<RunParting>,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PairParting {
+    pub(crate) step: usize,
+    pub(crate) branches: Vec<PairBranch>,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PairBranch {
+    pub(crate) took: Candidate,
+    pub(crate) first_runs: Vec<u32>,
+    pub(crate) second_runs: Vec<u32>,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RunParting {
+    pub(crate) run: u32,
+    pub(crate) step: usize,
+    pub(crate) first: Candidate,
+    pub(crate) second: Candidate,
 }
 
 /// What `temperature-step1` writes.

@@ -45,6 +45,8 @@ pub struct RunRequest {
     pub ignore_eos: bool,
     /// Rows that are computed together at most; at least 1. `None`: what fits into memory.
     pub batch: Option<usize>,
+    /// Show the replies as trees, too.
+    pub tree: bool,
 }
 
 #[derive(Args)]
@@ -106,6 +108,9 @@ pub(super) struct RunArgs {
     /// Mark tokens below this probability
     #[arg(long, value_name = "P", default_value = "0.3", allow_negative_numbers = true, value_parser = number, help_heading = "Report")]
     threshold: f64,
+    /// Show the replies of each setting as a tree, too: what runs share stands once, with counts
+    #[arg(long, conflicts_with = "json", help_heading = "Report")]
+    tree: bool,
     /// A folder for the record, or NAME.json for the file itself; - is standard output, as --json
     #[arg(
         long,
@@ -130,6 +135,9 @@ impl RunArgs {
                     samples - 1
                 ),
             });
+        }
+        if self.tree && self.samples == 0 {
+            return Err("--tree needs --samples to be at least 1".to_owned());
         }
         if !(self.mass > 0.0 && self.mass <= 1.0) {
             return Err(format!(
@@ -169,6 +177,7 @@ impl RunArgs {
             threshold: self.threshold,
             ignore_eos: self.ignore_eos,
             batch: self.batch,
+            tree: self.tree,
         })
     }
 }

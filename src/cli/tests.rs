@@ -162,6 +162,8 @@ fn contradictory_pairs_are_refused() {
         vec!["--json", "--out", "results"],
         vec!["--run", "5"],
         vec!["--samples", "0", "--run", "0"],
+        vec!["--samples", "0", "--tree"],
+        vec!["--tree", "--json"],
         vec!["--prompt", "x", "temperature-step1"],
     ] {
         refused(&line);

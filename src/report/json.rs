@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::ser::{CharEscape, Formatter, PrettyFormatter, Serializer};
 
 /// Lists that have a line for every entry; all others are lists of plain values, on one line.
-const LISTS: [&str; 8] = [
+const LISTS: [&str; 11] = [
     "prompts",
     "sweeps",
     "runs",
@@ -18,10 +18,20 @@ const LISTS: [&str; 8] = [
     "texts",
     "tokens",
     "totals",
+    "pairs",
+    "branches",
+    "run_by_run",
 ];
 
 /// Lists whose entries are on one line each, whatever is in them.
-const LISTS_OF_LINES: [&str; 4] = ["steps", "candidates", "tokens", "totals"];
+const LISTS_OF_LINES: [&str; 6] = [
+    "steps",
+    "candidates",
+    "tokens",
+    "totals",
+    "branches",
+    "run_by_run",
+];
 
 /// Writes a record and a final line break.
 ///

@@ -3,7 +3,9 @@
 mod columns;
 pub mod context;
 pub mod json;
+mod parting;
 pub mod softmax;
 pub mod table;
 pub mod tokens;
+mod tree;
 mod wrap;

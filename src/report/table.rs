@@ -1,4 +1,4 @@
-//! The record for a terminal: header, step table, samples. Formats only; every number is in the record.
+//! The record for a terminal: header, step table, samples, and what is to be said of them. Formats only; every number is in the record.
 //!
 //! Everything a model or a prompt wrote is escaped before it is printed. Colours are written always and taken out by the
 //! stream where they are not wanted. Columns are as wide as what is shown in them (CJK characters count two).
@@ -14,6 +14,7 @@ use crate::record::{
     Sweep, TemperatureStep1,
 };
 use crate::report::wrap::Lines;
+use crate::report::{parting, tree};
 use crate::text::display::{cell, escape_line, escape_text};
 
 pub(super) const BOLD: Style = Style::new().bold();
@@ -25,9 +26,18 @@ pub(super) const TOKEN_WIDTH: usize = 24;
 /// Columns in front of a reply.
 const INDENT: usize = 7;
 /// Terminals with fewer columns break replies themselves.
-const NARROWEST: usize = 30;
+pub(super) const NARROWEST: usize = 30;
 /// Longest prompt that is shown whole.
 const PROMPT_WIDTH: usize = 240;
+
+/// How a prompt's entry is shown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct View {
+    /// Columns of the terminal; `None` breaks no line.
+    pub width: Option<usize>,
+    /// Whether the replies are shown as trees, too.
+    pub tree: bool,
+}
 
 /// Writes what holds for all prompts: model and settings.
 ///
@@ -70,16 +80,12 @@ pub fn header(record: &Record, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes one prompt's entry: step table of the greedy reply, then the samples. `width` is that of the terminal.
+/// Writes one prompt's entry: step table of the greedy reply, the samples, where they part.
 ///
 /// # Errors
 /// When `out` fails.
-pub fn prompt(
-    record: &Record,
-    index: usize,
-    width: Option<usize>,
-    out: &mut impl Write,
-) -> io::Result<()> {
+pub fn prompt(record: &Record, index: usize, view: View, out: &mut impl Write) -> io::Result<()> {
+    let width = view.width;
     let entry = &record.prompts[index];
     let (text, id) = match entry {
         PromptEntry::Done(done) => (&done.prompt, &done.id),
@@ -100,7 +106,12 @@ pub fn prompt(
             steps(done, &record.settings, width, out)?;
             done.sweeps
                 .iter()
-                .try_for_each(|s| sweep(s, &record.settings, width, out))
+                .try_for_each(|s| sweep(s, &record.settings, width, out))?;
+            parting::words(done, width, out)?;
+            match view.tree {
+                true => tree::trees(&done.sweeps, &record.settings, width, out),
+                false => Ok(()),
+            }
         }
         PromptEntry::Failed(failed) => writeln!(
             out,
@@ -288,24 +299,8 @@ fn reply(
 ) -> io::Result<()> {
     let room = width.filter(|&width| width >= NARROWEST);
     let mut lines = Lines::new(room.map(|width| width - INDENT));
-    for piece in pieces(run, threshold) {
-        match piece {
-            Piece::Text(text) => lines.text(&escape_text(&text)),
-            Piece::Low { token, prob } => {
-                let mark = format!("【{token}|{prob:.2}】");
-                lines.unit(&mark, &format!("{LOW}{mark}{LOW:#}"));
-            }
-        }
-    }
-    let ending = match run.finish_reason {
-        FinishReason::Stop => None,
-        FinishReason::Length => Some(format!(
-            "(cut off after {})",
-            plural(run.steps.len(), "token")
-        )),
-        FinishReason::Context => Some("(cut off at the model's longest sequence)".to_owned()),
-    };
-    if let Some(ending) = ending {
+    marked(&pieces(run, threshold), escape_text, &mut lines);
+    if let Some(ending) = ending(run) {
         lines.text(" ");
         lines.unit(&ending, &format!("{DIM}{ending}{DIM:#}"));
     }
@@ -317,6 +312,31 @@ fn reply(
         }
     }
     Ok(())
+}
+
+/// Adds a reply whose text `escape` makes safe, its marks in colour.
+pub(super) fn marked(pieces: &[Piece], escape: fn(&str) -> String, lines: &mut Lines) {
+    for piece in pieces {
+        match piece {
+            Piece::Text(text) => lines.text(&escape(text)),
+            Piece::Low { token, prob } => {
+                let mark = format!("【{token}|{prob:.2}】");
+                lines.unit(&mark, &format!("{LOW}{mark}{LOW:#}"));
+            }
+        }
+    }
+}
+
+/// A word on why a reply was cut off, where it was.
+pub(super) fn ending(run: &Run) -> Option<String> {
+    match run.finish_reason {
+        FinishReason::Stop => None,
+        FinishReason::Length => Some(format!(
+            "(cut off after {})",
+            plural(run.steps.len(), "token")
+        )),
+        FinishReason::Context => Some("(cut off at the model's longest sequence)".to_owned()),
+    }
 }
 
 fn is_low(step: &Step, settings: &Settings) -> bool {
@@ -370,16 +390,22 @@ pub(super) fn right(text: &str, width: usize) -> String {
 }
 
 /// A mass as it stands in a title: 0.9 is `90`, 0.995 is `99.5`.
-fn percent(mass: f64) -> String {
+pub(super) fn percent(mass: f64) -> String {
     format!("{}", (mass * 1e6).round() / 1e4)
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use crate::analysis;
     use crate::record::{FinishReason, PromptError, TemperedCandidate};
 
-    fn step(token: &str, prob: f32, mass_count: usize, runners_up: &[(&str, f32)]) -> Step {
+    pub(in crate::report) fn step(
+        token: &str,
+        prob: f32,
+        mass_count: usize,
+        runners_up: &[(&str, f32)],
+    ) -> Step {
         let candidates = [(token, prob)];
         let candidates = candidates.iter().chain(runners_up).zip(0..);
         let top_logprobs: Vec<Candidate> = candidates
@@ -409,7 +435,15 @@ mod tests {
         }
     }
 
-    fn run(finish_reason: FinishReason, steps: Vec<Step>) -> Run {
+    /// A step without runners-up, whose id is its token's own.
+    pub(in crate::report) fn taken(token: &str, prob: f32) -> Step {
+        Step {
+            token_id: token.bytes().map(u32::from).sum(),
+            ..step(token, prob, 1, &[])
+        }
+    }
+
+    pub(in crate::report) fn run(finish_reason: FinishReason, steps: Vec<Step>) -> Run {
         Run {
             run: 0,
             text: String::new(),
@@ -428,6 +462,7 @@ mod tests {
             rendered: String::new(),
             prompt_token_ids: vec![1],
             greedy,
+            analysis: analysis::of(&sweeps),
             sweeps,
         };
         let failed = PromptError {
@@ -439,25 +474,43 @@ mod tests {
             schema: 1,
             program: "logprobs 0.0.0".into(),
             model: model_info(),
-            settings: Settings {
-                max_new_tokens: 64,
-                samples: 2,
-                seed: 0,
-                candidates: 5,
-                mass: 0.9,
-                threshold: 0.3,
-                thinking: None,
-                raw: false,
-                system: None,
-                filter_order: Vec::new(),
-                template_source: None,
-                stop_ids: Vec::new(),
-                ignore_eos: false,
-                run: None,
-                plain_text: false,
-                template_date: None,
-            },
+            settings: settings(),
             prompts: vec![PromptEntry::Done(done), PromptEntry::Failed(failed)],
+        }
+    }
+
+    pub(in crate::report) fn settings() -> Settings {
+        Settings {
+            max_new_tokens: 64,
+            samples: 2,
+            seed: 0,
+            candidates: 5,
+            mass: 0.9,
+            threshold: 0.3,
+            thinking: None,
+            raw: false,
+            system: None,
+            filter_order: Vec::new(),
+            template_source: None,
+            stop_ids: Vec::new(),
+            ignore_eos: false,
+            run: None,
+            plain_text: false,
+            template_date: None,
+        }
+    }
+
+    /// The runs at temperature 1, without filters.
+    pub(in crate::report) fn sweep(runs: Vec<Run>) -> Sweep {
+        Sweep {
+            label: "temperature 1.0".into(),
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            distinct_replies: analysis::distinct_replies(&runs),
+            low_probability_tokens: 0,
+            runs,
         }
     }
 
@@ -511,7 +564,7 @@ mod tests {
     #[test]
     fn one_row_a_step_and_columns_by_width() {
         let record = record(run(FinishReason::Stop, steps_of_a_reply()), Vec::new());
-        insta::assert_snapshot!(plain(|out| prompt(&record, 0, None, out)), @r"
+        insta::assert_snapshot!(plain(|out| prompt(&record, 0, View::default(), out)), @r"
         Prompt 1: Where?\nHere.
 
           step  token       prob   n90  runners-up
@@ -529,7 +582,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_the_terminal_is_left_out() {
         let record = record(run(FinishReason::Stop, steps_of_a_reply()), Vec::new());
-        insta::assert_snapshot!(plain(|out| prompt(&record, 0, Some(50), out)), @r"
+        insta::assert_snapshot!(plain(|out| prompt(&record, 0, View { width: Some(50), ..View::default() }, out)), @r"
         Prompt 1: Where?\nHere.
 
           step  token       prob   n90  runners-up
@@ -548,7 +601,8 @@ mod tests {
     fn only_improbable_tokens_have_a_colour() {
         let steps = vec![step("a", 0.9, 1, &[]), step("b", 0.1, 9, &[])];
         let record = record(run(FinishReason::Length, steps), Vec::new());
-        let coloured = printed(|out| prompt(&record, 0, None, out)).replace('\u{1b}', "^");
+        let coloured =
+            printed(|out| prompt(&record, 0, View::default(), out)).replace('\u{1b}', "^");
         insta::assert_snapshot!(coloured, @r"
         ^[1mPrompt 1: Where?\nHere.^[0m
 
@@ -570,13 +624,9 @@ mod tests {
         ];
         let sweep = |label: &str, distinct_replies, runs: &[Run]| Sweep {
             label: label.into(),
-            temperature: 1.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
             distinct_replies,
             low_probability_tokens: runs.len(),
-            runs: runs.to_vec(),
+            ..sweep(runs.to_vec())
         };
         let sweeps = vec![
             sweep("temperature 0.3", 1, &replies),
@@ -585,7 +635,7 @@ mod tests {
         ];
         let greedy = vec![step("a", 0.9, 1, &[])];
         let record = record(run(FinishReason::Length, greedy), sweeps);
-        insta::assert_snapshot!(plain(|out| prompt(&record, 0, None, out)), @r"
+        insta::assert_snapshot!(plain(|out| prompt(&record, 0, View::default(), out)), @r"
         Prompt 1: Where?\nHere.
 
           step  token  prob  n90  runners-up
@@ -614,13 +664,17 @@ mod tests {
             0  a
 
                b 【【x】|0.20】 (cut off after 2 tokens)
+
+        where runs part
+          temperature 0.3: nowhere, all 2 runs are the same
+          temperature 0.7: nowhere, all 2 runs are the same
         ");
     }
 
     #[test]
     fn a_prompt_that_could_not_be_run_is_cut_and_says_why() {
         let record = record(run(FinishReason::Stop, Vec::new()), Vec::new());
-        insta::assert_snapshot!(plain(|out| prompt(&record, 1, None, out)), @r"
+        insta::assert_snapshot!(plain(|out| prompt(&record, 1, View::default(), out)), @r"
         Prompt 2 [second]: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx… (300 characters)
 
         could not be run: it is too long

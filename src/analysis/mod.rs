@@ -1,9 +1,28 @@
 //! Pure summaries of recorded runs.
 
+pub mod parting;
+pub mod tree;
+
 use std::collections::BTreeSet;
 
-use crate::record::{FinishReason, Run};
+use crate::record::{Analysis, FinishReason, Run, Step, Sweep, SweepAnalysis};
 use crate::text::display;
+
+/// Returns what there is to say of a prompt's sampled runs; `None` where there are none.
+pub fn of(sweeps: &[Sweep]) -> Option<Analysis> {
+    let of_sweep = |sweep: &Sweep| SweepAnalysis {
+        label: sweep.label.clone(),
+        parting: parting::parting(&sweep.runs),
+    };
+    let pairs = sweeps.iter().enumerate().flat_map(|(index, sweep)| {
+        let others = sweeps[index + 1..].iter();
+        others.map(move |other| parting::pair(sweep, other))
+    });
+    (!sweeps.is_empty()).then(|| Analysis {
+        sweeps: sweeps.iter().map(of_sweep).collect(),
+        pairs: pairs.collect(),
+    })
+}
 
 /// A stretch of a marked reply.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,10 +41,15 @@ pub enum Piece {
 /// Returns a reply as pieces, in which every token with a raw probability below `threshold` stands by itself. The stop and
 /// other control tokens are no text and come up only where they are improbable.
 pub fn pieces(run: &Run, threshold: f64) -> Vec<Piece> {
+    let text_len = text_len(run.finish_reason, run.steps.len());
+    pieces_of(&run.steps, text_len, threshold)
+}
+
+/// As [`pieces`], of some steps in a row; those from the index `text_len` on are no text.
+pub fn pieces_of(steps: &[Step], text_len: usize, threshold: f64) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let mut bytes = Vec::new();
-    let text_len = text_len(run.finish_reason, run.steps.len());
-    for (index, step) in run.steps.iter().enumerate() {
+    for (index, step) in steps.iter().enumerate() {
         if f64::from(step.prob) < threshold {
             let token = display::cell(&step.token, &step.bytes);
             // a word's own space reads better in front of the mark
@@ -88,11 +112,11 @@ pub fn low_probability_tokens(runs: &[Run], threshold: f64) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::record::Step;
 
-    fn run(tokens: &[(u32, f32)]) -> Run {
+    /// A run of tokens without text: ids and probabilities.
+    pub(crate) fn run(tokens: &[(u32, f32)]) -> Run {
         let step = |&(token_id, prob): &(u32, f32)| Step {
             token_id,
             token: String::new(),
