@@ -119,7 +119,7 @@ pub struct PromptRecord {
     pub greedy: Run,
     /// The sampled runs, one sweep a setting.
     pub sweeps: Vec<Sweep>,
-    /// Where the sampled runs part; absent where there are none.
+    /// What is to be said of the sampled runs, and where they part; absent where there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub analysis: Option<Analysis>,
 }
@@ -248,7 +248,7 @@ pub struct Candidate {
     pub prob: f32,
 }
 
-/// Where the sampled runs of a prompt part.
+/// What is to be said of a prompt's sampled runs, and where they part.
 ///
 /// All runs end at the same stop ids and the same limit, so none is a proper beginning of another: where two differ, each
 /// has a token of its own.
@@ -260,11 +260,21 @@ pub struct Analysis {
     pub pairs: Vec<PairAnalysis>,
 }
 
-/// What a sweep's runs have in common.
+/// What a sweep's runs have in common. Means are over the tokens of all runs, stop tokens included.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SweepAnalysis {
     /// That of the sweep.
     pub label: String,
+    /// Mean of the raw probabilities.
+    pub mean_prob: f32,
+    /// The lowest raw probability.
+    pub lowest_prob: f32,
+    /// Mean size of the kept set.
+    pub mean_kept: f32,
+    /// Mean raw mass of the kept set.
+    pub mean_kept_mass: f32,
+    /// Share of the tokens that were drawn from outside the best candidates which reach the mass: rank above `mass_count`.
+    pub outside_mass: f32,
     /// Where its runs part; null where they are all the same.
     pub parting: Option<Parting>,
 }

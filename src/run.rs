@@ -89,6 +89,7 @@ fn run_prompts(request: &RunRequest) -> Result<ExitCode> {
         bar: progress::bar("generating", 0, request.output.quiet),
         view: View {
             width: None,
+            one_line: request.one_line,
             tree: request.tree,
         },
         record: &mut record,

@@ -8,6 +8,7 @@ mod context;
 mod crafted;
 #[cfg(feature = "demo")]
 mod demo;
+mod grid;
 mod hub;
 mod parity;
 mod parting;

@@ -42,7 +42,7 @@ fn every_sweep_and_every_pair_parts_where_its_runs_first_differ() {
             parting.map(|parting| parting.step),
             first_difference(&runs(sweep))
         );
-        for parting in parting {
+        if let Some(parting) = parting {
             let mut seen = 0;
             for branch in &parting.branches {
                 for &run in &branch.runs {

@@ -166,6 +166,11 @@ pub(crate) struct Analysis {
 #[serde(deny_unknown_fields)]
 pub(crate) struct SweepAnalysis {
     pub(crate) label: String,
+    pub(crate) mean_prob: f32,
+    pub(crate) lowest_prob: f32,
+    pub(crate) mean_kept: f32,
+    pub(crate) mean_kept_mass: f32,
+    pub(crate) outside_mass: f32,
     #[serde(deserialize_with = "nullable")]
     pub(crate) parting: Option<Parting>,
 }

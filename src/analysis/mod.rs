@@ -10,18 +10,32 @@ use crate::text::display;
 
 /// Returns what there is to say of a prompt's sampled runs; `None` where there are none.
 pub fn of(sweeps: &[Sweep]) -> Option<Analysis> {
-    let of_sweep = |sweep: &Sweep| SweepAnalysis {
-        label: sweep.label.clone(),
-        parting: parting::parting(&sweep.runs),
-    };
     let pairs = sweeps.iter().enumerate().flat_map(|(index, sweep)| {
         let others = sweeps[index + 1..].iter();
         others.map(move |other| parting::pair(sweep, other))
     });
     (!sweeps.is_empty()).then(|| Analysis {
-        sweeps: sweeps.iter().map(of_sweep).collect(),
+        sweeps: sweeps.iter().map(sweep_analysis).collect(),
         pairs: pairs.collect(),
     })
+}
+
+fn sweep_analysis(sweep: &Sweep) -> SweepAnalysis {
+    let steps = || sweep.runs.iter().flat_map(|run| &run.steps);
+    // a run has at least one step; 0 where there is none
+    let count = steps().count().max(1) as f64;
+    let mean = |value: fn(&Step) -> f64| (steps().map(value).sum::<f64>() / count) as f32;
+    let kept = |step: &Step| step.sampling.map_or(0.0, |sampling| sampling.kept as f64);
+    let kept_mass = |step: &Step| step.sampling.map_or(0.0, |s| f64::from(s.kept_mass));
+    SweepAnalysis {
+        label: sweep.label.clone(),
+        mean_prob: mean(|step| f64::from(step.prob)),
+        lowest_prob: steps().map(|step| step.prob).fold(1.0, f32::min),
+        mean_kept: mean(kept),
+        mean_kept_mass: mean(kept_mass),
+        outside_mass: mean(|step| f64::from(u8::from(step.rank > step.mass_count))),
+        parting: parting::parting(&sweep.runs),
+    }
 }
 
 /// A stretch of a marked reply.
@@ -114,6 +128,7 @@ pub fn low_probability_tokens(runs: &[Run], threshold: f64) -> usize {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::record::Sampling;
 
     /// A run of tokens without text: ids and probabilities.
     pub(crate) fn run(tokens: &[(u32, f32)]) -> Run {
@@ -140,6 +155,45 @@ pub(crate) mod tests {
             incomplete_bytes: Vec::new(),
             steps: tokens.iter().map(step).collect(),
         }
+    }
+
+    #[test]
+    fn a_sweeps_means_are_over_the_tokens_of_all_runs() {
+        let sampled = |prob, rank, kept, kept_mass| {
+            let mut step = run(&[(1, prob)]).steps.remove(0);
+            step.rank = rank;
+            step.mass_count = 2;
+            step.sampling = Some(Sampling {
+                prob: 1.0,
+                kept,
+                kept_mass,
+            });
+            step
+        };
+        let mut runs = [run(&[]), run(&[])];
+        runs[0].steps = vec![sampled(0.5, 1, 4, 1.0), sampled(0.25, 2, 2, 0.75)];
+        runs[1].steps = vec![sampled(0.5, 1, 4, 1.0), sampled(0.125, 3, 6, 0.5)];
+        let sweep = Sweep {
+            label: "temperature 1.0".into(),
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            distinct_replies: 2,
+            low_probability_tokens: 0,
+            runs: runs.to_vec(),
+        };
+        let analysis = sweep_analysis(&sweep);
+        assert_eq!(
+            [
+                analysis.mean_prob,
+                analysis.lowest_prob,
+                analysis.mean_kept,
+                analysis.mean_kept_mass,
+                analysis.outside_mass
+            ],
+            [0.34375, 0.125, 4.0, 0.8125, 0.25]
+        );
     }
 
     #[test]

@@ -241,6 +241,7 @@ Examples:
   logprobs --model Qwen/Qwen3.5-0.8B --prompts-file prompts.txt --out results
   logprobs --model ./SmolLM2-135M-Instruct.Q4_1.gguf -p 'Name a colour.' --temps 0.5 1.0 --samples 10
   logprobs --setting temperature=1.5,top_p=0.9 --setting temperature=1.5,top_k=40 -p 'Tell a story.'
+  logprobs --raw --one-line -p 'Three uses for a paperclip:' --setting temperature=0 --setting temperature=0.7,top_p=0.95 --setting temperature=1.5
   logprobs --samples 20 --temps 1 --tree -p 'Name a colour.'
   logprobs --samples 0 --json -p 'Say hi.' | jq '.prompts[0].greedy.steps[].prob'
   logprobs --raw -p 'The capital of France is' --max-new-tokens 1

@@ -45,6 +45,8 @@ pub struct RunRequest {
     pub ignore_eos: bool,
     /// Rows that are computed together at most; at least 1. `None`: what fits into memory.
     pub batch: Option<usize>,
+    /// Show each reply on one line.
+    pub one_line: bool,
     /// Show the replies as trees, too.
     pub tree: bool,
 }
@@ -108,6 +110,9 @@ pub(super) struct RunArgs {
     /// Mark tokens below this probability
     #[arg(long, value_name = "P", default_value = "0.3", allow_negative_numbers = true, value_parser = number, help_heading = "Report")]
     threshold: f64,
+    /// Show each reply on one line: its line breaks as \n, cut at the terminal's width
+    #[arg(long, conflicts_with = "json", help_heading = "Report")]
+    one_line: bool,
     /// Show the replies of each setting as a tree, too: what runs share stands once, with counts
     #[arg(long, conflicts_with = "json", help_heading = "Report")]
     tree: bool,
@@ -177,6 +182,7 @@ impl RunArgs {
             threshold: self.threshold,
             ignore_eos: self.ignore_eos,
             batch: self.batch,
+            one_line: self.one_line,
             tree: self.tree,
         })
     }

@@ -164,6 +164,7 @@ fn contradictory_pairs_are_refused() {
         vec!["--samples", "0", "--run", "0"],
         vec!["--samples", "0", "--tree"],
         vec!["--tree", "--json"],
+        vec!["--one-line", "--json"],
         vec!["--prompt", "x", "temperature-step1"],
     ] {
         refused(&line);

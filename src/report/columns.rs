@@ -57,6 +57,23 @@ pub(super) fn write(sides: &[Side], lines: &[Line], out: &mut impl Write) -> io:
     Ok(())
 }
 
+/// Writes rows of the same number of cells, the first of which are titles: names on the left, then numbers.
+///
+/// # Errors
+/// When `out` fails.
+pub(super) fn write_numbers(rows: Vec<Vec<String>>, out: &mut impl Write) -> io::Result<()> {
+    let columns = rows.first().map_or(0, Vec::len);
+    let sides: Vec<Side> = std::iter::once(Side::Left)
+        .chain(std::iter::repeat(Side::Right))
+        .take(columns)
+        .collect();
+    let mut lines: Vec<Line> = rows.into_iter().map(Line::plain).collect();
+    if let Some(title) = lines.first_mut() {
+        title.style = DIM;
+    }
+    write(&sides, &lines, out)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,6 +5,7 @@ pub mod context;
 pub mod json;
 mod parting;
 pub mod softmax;
+mod summary;
 pub mod table;
 pub mod tokens;
 mod tree;

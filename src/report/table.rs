@@ -14,7 +14,7 @@ use crate::record::{
     Sweep, TemperatureStep1,
 };
 use crate::report::wrap::Lines;
-use crate::report::{parting, tree};
+use crate::report::{columns, parting, summary, tree};
 use crate::text::display::{cell, escape_line, escape_text};
 
 pub(super) const BOLD: Style = Style::new().bold();
@@ -35,6 +35,8 @@ const PROMPT_WIDTH: usize = 240;
 pub struct View {
     /// Columns of the terminal; `None` breaks no line.
     pub width: Option<usize>,
+    /// Whether a reply is one line: its line breaks escaped, cut at the terminal's width.
+    pub one_line: bool,
     /// Whether the replies are shown as trees, too.
     pub tree: bool,
 }
@@ -85,7 +87,6 @@ pub fn header(record: &Record, out: &mut impl Write) -> io::Result<()> {
 /// # Errors
 /// When `out` fails.
 pub fn prompt(record: &Record, index: usize, view: View, out: &mut impl Write) -> io::Result<()> {
-    let width = view.width;
     let entry = &record.prompts[index];
     let (text, id) = match entry {
         PromptEntry::Done(done) => (&done.prompt, &done.id),
@@ -103,13 +104,14 @@ pub fn prompt(record: &Record, index: usize, view: View, out: &mut impl Write) -
     )?;
     match entry {
         PromptEntry::Done(done) => {
-            steps(done, &record.settings, width, out)?;
+            steps(done, &record.settings, view, out)?;
             done.sweeps
                 .iter()
-                .try_for_each(|s| sweep(s, &record.settings, width, out))?;
-            parting::words(done, width, out)?;
+                .try_for_each(|s| sweep(s, &record.settings, view, out))?;
+            parting::words(done, view.width, out)?;
+            summary::settings(done, &record.settings, out)?;
             match view.tree {
-                true => tree::trees(&done.sweeps, &record.settings, width, out),
+                true => tree::trees(&done.sweeps, &record.settings, view.width, out),
                 false => Ok(()),
             }
         }
@@ -144,27 +146,7 @@ pub fn temperature_step1(record: &TemperatureStep1, out: &mut impl Write) -> io:
     let mut rest = vec!["rest".to_owned(), String::new()];
     rest.extend(record.rest.iter().map(|p| format!("{:.1} %", 100.0 * p)));
     rows.push(rest);
-    let columns = rows[0].len();
-    let widths: Vec<usize> = (0..columns)
-        .map(|column| {
-            rows.iter()
-                .map(|row| row[column].width())
-                .max()
-                .unwrap_or(0)
-        })
-        .collect();
-    for (index, row) in rows.iter().enumerate() {
-        let mut line = format!("  {}", left(&row[0], widths[0]));
-        for (cell, width) in row.iter().zip(&widths).skip(1) {
-            line.push_str("  ");
-            line.push_str(&right(cell, *width));
-        }
-        match index {
-            0 => writeln!(out, "{DIM}{line}{DIM:#}")?,
-            _ => writeln!(out, "{line}")?,
-        }
-    }
-    Ok(())
+    columns::write_numbers(rows, out)
 }
 
 fn model(program: &str, model: &ModelInfo, out: &mut impl Write) -> io::Result<()> {
@@ -193,7 +175,7 @@ fn model(program: &str, model: &ModelInfo, out: &mut impl Write) -> io::Result<(
 fn steps(
     prompt: &PromptRecord,
     settings: &Settings,
-    width: Option<usize>,
+    view: View,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let steps = &prompt.greedy.steps;
@@ -230,7 +212,7 @@ fn steps(
             right(&step.mass_count.to_string(), count_width)
         );
         let used = 2 + 4 + 2 + token_width + 2 + 4 + 2 + count_width;
-        let runners_up = runners_up(step, width.map(|width| width.saturating_sub(used + 2)));
+        let runners_up = runners_up(step, view.width.map(|width| width.saturating_sub(used + 2)));
         let runners_up = if runners_up.is_empty() {
             runners_up
         } else {
@@ -239,7 +221,7 @@ fn steps(
         writeln!(out, "{head}{runners_up}")?;
     }
     writeln!(out, "\n{BOLD}greedy{BOLD:#}")?;
-    reply("", &prompt.greedy, settings.threshold, width, out)
+    reply("", &prompt.greedy, settings.threshold, view, out)
 }
 
 /// The candidates that were not taken, as many as fit.
@@ -266,12 +248,7 @@ fn runners_up(step: &Step, room: Option<usize>) -> String {
     line
 }
 
-fn sweep(
-    sweep: &Sweep,
-    settings: &Settings,
-    width: Option<usize>,
-    out: &mut impl Write,
-) -> io::Result<()> {
+fn sweep(sweep: &Sweep, settings: &Settings, view: View, out: &mut impl Write) -> io::Result<()> {
     let replies = match (sweep.runs.len(), sweep.distinct_replies) {
         (1, _) => "1 reply".to_owned(),
         (runs, 1) => format!("all {runs} replies are the same"),
@@ -286,7 +263,7 @@ fn sweep(
     sweep
         .runs
         .iter()
-        .try_for_each(|run| reply(&run.run.to_string(), run, settings.threshold, width, out))
+        .try_for_each(|run| reply(&run.run.to_string(), run, settings.threshold, view, out))
 }
 
 /// One reply, its lines under each other, with the marked tokens in colour and a word on why it was cut off.
@@ -294,17 +271,27 @@ fn reply(
     label: &str,
     run: &Run,
     threshold: f64,
-    width: Option<usize>,
+    view: View,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let room = width.filter(|&width| width >= NARROWEST);
-    let mut lines = Lines::new(room.map(|width| width - INDENT));
-    marked(&pieces(run, threshold), escape_text, &mut lines);
+    let room = view.width.filter(|&width| width >= NARROWEST);
+    let room = room.map(|width| width - INDENT - usize::from(view.one_line));
+    let escape = match view.one_line {
+        true => escape_line,
+        false => escape_text,
+    };
+    let mut lines = Lines::new(room);
+    marked(&pieces(run, threshold), escape, &mut lines);
     if let Some(ending) = ending(run) {
         lines.text(" ");
         lines.unit(&ending, &format!("{DIM}{ending}{DIM:#}"));
     }
-    for (index, line) in lines.finish().iter().enumerate() {
+    let mut lines = lines.finish();
+    if view.one_line && lines.len() > 1 {
+        lines.truncate(1);
+        lines[0].push('…');
+    }
+    for (index, line) in lines.iter().enumerate() {
         match (index, line.as_str()) {
             (0, _) => writeln!(out, "  {DIM}{label:>3}{DIM:#}  {line}")?,
             (_, "") => writeln!(out)?,
@@ -668,7 +655,36 @@ pub(super) mod tests {
         where runs part
           temperature 0.3: nowhere, all 2 runs are the same
           temperature 0.7: nowhere, all 2 runs are the same
+
+        settings beside each other
+          setting          distinct  mean prob  lowest  below 0.30  mean kept  mass  outside n90
+          temperature 0.3    1 of 2       0.55    0.20           2        0.0  0.00        0.0 %
+          temperature 0.7    2 of 2       0.55    0.20           2        0.0  0.00        0.0 %
+          temperature 1.0    1 of 1       0.55    0.20           1        0.0  0.00        0.0 %
         ");
+    }
+
+    #[test]
+    fn one_line_a_run_keeps_the_beginning_and_escapes_breaks() {
+        let steps = vec![
+            step("ab\n\nc", 0.9, 1, &[]),
+            step(" 到处都是花园和喷泉", 0.2, 1, &[]),
+        ];
+        let record = record(run(FinishReason::Stop, steps), Vec::new());
+        let shown = |width| {
+            let view = View {
+                width,
+                one_line: true,
+                ..View::default()
+            };
+            let shown = plain(|out| prompt(&record, 0, view, out));
+            shown.lines().last().map(str::to_owned)
+        };
+        assert_eq!(
+            shown(None).as_deref(),
+            Some("       ab\\n\\nc 【到处都是花园和喷泉|0.20】")
+        );
+        assert_eq!(shown(Some(30)).as_deref(), Some("       ab\\n\\nc…"));
     }
 
     #[test]
