@@ -122,6 +122,23 @@ fn check_length(prompt: usize, max_new_tokens: usize, config: &DecoderConfig) ->
     Ok(())
 }
 
+/// Refuses a whole text that the model cannot hold; nothing has to fit behind it.
+pub(crate) fn check_text(tokens: usize, config: &DecoderConfig) -> Result<()> {
+    let longest = config.max_position_embeddings;
+    ensure!(
+        tokens <= longest,
+        "the text has {tokens} tokens with what comes before it, the model takes {longest} (shorten the text)"
+    );
+    if let Some(window) = config.sliding_window {
+        ensure!(
+            tokens <= window,
+            "the text's {tokens} tokens are more than the model's sliding_window of {window}, and windowed attention is not \
+             supported (shorten the text)"
+        );
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

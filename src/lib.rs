@@ -6,7 +6,7 @@
 //!
 //! Three zones. The *edge* does I/O and speaks `anyhow`: [`cli`], [`run`], `commands`, [`checkpoint`], [`prompts`], `input`, [`output`], `screen`,
 //! [`device`], [`progress`], [`interrupt`]. The *tensor zone* is [`model`], with [`kernels`] below it. The *core* is numbers and strings, without files,
-//! clock or printing: [`setting`], `ranking`, [`distribution`], [`sampler`], [`explore`], [`transcript`], [`record`], [`analysis`],
+//! clock or printing: [`setting`], `ranking`, [`distribution`], [`sampler`], [`explore`], [`score`], [`transcript`], [`record`], [`analysis`],
 //! [`report`], [`text`], [`tokenization`], [`context`], [`softmax`]. Imports point downwards only.
 //!
 //! The library serves the program of the same name; its interface may change with any version.
@@ -33,6 +33,7 @@ pub mod record;
 pub mod report;
 pub mod run;
 pub mod sampler;
+pub mod score;
 mod screen;
 pub mod setting;
 pub mod softmax;

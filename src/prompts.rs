@@ -48,38 +48,42 @@ impl From<&str> for Prompt {
 /// # Errors
 /// When the file cannot be read, is not UTF-8 text, or holds no prompt.
 pub fn read(path: &Path) -> Result<Vec<Prompt>> {
-    let (name, bytes) = if path == Path::new("-") {
-        let mut bytes = Vec::new();
-        let read = std::io::stdin().lock().read_to_end(&mut bytes);
-        read.context("standard input cannot be read")?;
-        ("standard input".to_owned(), bytes)
-    } else {
-        let name = path.display().to_string();
-        let bytes = std::fs::read(path).with_context(|| format!("{name}: cannot be read"))?;
-        (name, bytes)
-    };
+    let (name, bytes) = content(path)?;
     let is_jsonl = path
         .extension()
         .is_some_and(|extension| extension.eq_ignore_ascii_case("jsonl"));
     parse(&bytes, is_jsonl).with_context(|| name)
 }
 
+/// Reads a file that is one text; `-` is standard input. A byte-order mark and one final line break are no part of it.
+///
+/// # Errors
+/// When the file cannot be read or is not UTF-8 text.
+pub fn read_text(path: &Path) -> Result<String> {
+    let (name, bytes) = content(path)?;
+    let text = decoded(&bytes).with_context(|| name)?;
+    let text = text
+        .strip_suffix('\n')
+        .map_or(text, |text| text.strip_suffix('\r').unwrap_or(text));
+    Ok(text.to_owned())
+}
+
+/// Returns a file's name for messages, and its bytes.
+fn content(path: &Path) -> Result<(String, Vec<u8>)> {
+    if path == Path::new("-") {
+        let mut bytes = Vec::new();
+        let read = std::io::stdin().lock().read_to_end(&mut bytes);
+        read.context("standard input cannot be read")?;
+        return Ok(("standard input".to_owned(), bytes));
+    }
+    let name = path.display().to_string();
+    let bytes = std::fs::read(path).with_context(|| format!("{name}: cannot be read"))?;
+    Ok((name, bytes))
+}
+
 /// Parses the bytes of a file of prompts.
 fn parse(bytes: &[u8], is_jsonl: bool) -> Result<Vec<Prompt>> {
-    if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") {
-        bail!("the file is UTF-16 (expected UTF-8; save it as UTF-8)");
-    }
-    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    let text = std::str::from_utf8(bytes).map_err(|error| {
-        let line = 1 + bytes[..error.valid_up_to()]
-            .iter()
-            .filter(|&&byte| byte == b'\n')
-            .count();
-        anyhow::anyhow!(
-            "line {line} is not valid UTF-8, at byte {} of the file (save it as UTF-8)",
-            error.valid_up_to()
-        )
-    })?;
+    let text = decoded(bytes)?;
     let lines = text
         .lines()
         .enumerate()
@@ -93,6 +97,24 @@ fn parse(bytes: &[u8], is_jsonl: bool) -> Result<Vec<Prompt>> {
         "there is no prompt in it (expected one a line)"
     );
     Ok(prompts)
+}
+
+/// Returns a file's text without its byte-order mark.
+fn decoded(bytes: &[u8]) -> Result<&str> {
+    if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") {
+        bail!("the file is UTF-16 (expected UTF-8; save it as UTF-8)");
+    }
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    std::str::from_utf8(bytes).map_err(|error| {
+        let line = 1 + bytes[..error.valid_up_to()]
+            .iter()
+            .filter(|&&byte| byte == b'\n')
+            .count();
+        anyhow::anyhow!(
+            "line {line} is not valid UTF-8, at byte {} of the file (save it as UTF-8)",
+            error.valid_up_to()
+        )
+    })
 }
 
 fn object(number: usize, line: &str) -> Prompt {
@@ -171,6 +193,30 @@ mod tests {
             let error = prompt.error.as_deref().expect(expected);
             assert!(error.contains(expected), "{error}");
         }
+        Ok(())
+    }
+
+    #[test]
+    fn a_file_that_is_one_text_loses_its_mark_and_one_line_break() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("text");
+        for (bytes, expected) in [
+            (&b"a\nb"[..], "a\nb"),
+            (b"a\n", "a"),
+            (b"a\r\n", "a"),
+            (b"a\n\n", "a\n"),
+            (b"\xef\xbb\xbfa\r", "a\r"),
+            (b"", ""),
+        ] {
+            std::fs::write(&path, bytes)?;
+            assert_eq!(read_text(&path)?, expected, "{bytes:?}");
+        }
+        std::fs::write(&path, b"a\xff")?;
+        let error = format!("{:#}", read_text(&path).expect_err("0xff is never UTF-8"));
+        assert!(
+            error.contains("line 1 is not valid UTF-8, at byte 1"),
+            "{error}"
+        );
         Ok(())
     }
 }

@@ -4,6 +4,8 @@
 //! thread count in it, so that the same command gives the same bytes. Measured numbers are f32 in their shortest
 //! form, settings are f64 as they were typed. Text is UTF-8; `bytes` are the real bytes of a token.
 
+pub mod score;
+
 use serde::{Deserialize, Serialize};
 
 /// The number of this layout; a changed or removed field raises it, a new optional one does not.
@@ -121,7 +123,7 @@ pub struct PromptRecord {
     pub sweeps: Vec<Sweep>,
     /// What is to be said of the sampled runs, and where they part; absent where there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub analysis: Option<Analysis>,
+    pub analysis: Option<Box<Analysis>>,
 }
 
 /// A prompt that could not be run, and why.

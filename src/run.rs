@@ -1,11 +1,14 @@
 //! The one place where all stages meet: a request becomes prompts, a model, runs, a record, and what is printed of it.
 
+mod score;
+
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use indicatif::ProgressBar;
+use serde::Serialize;
 
 use crate::checkpoint::hub::HubOptions;
 use crate::checkpoint::{Checkpoint, Source};
@@ -38,6 +41,7 @@ pub fn run(request: &Request) -> Result<ExitCode> {
     match request {
         Request::Run(request) => run_prompts(request),
         Request::TemperatureStep1(request) => temperature_step1(request),
+        Request::Score(request) => score::score(request),
         Request::Tokens(request) => commands::tokens::run(request),
         Request::Context(request) => commands::context::run(request),
         Request::Softmax(request) => commands::softmax::run(request),
@@ -237,7 +241,7 @@ fn finish(
     let is_cut = complete < num_prompts;
     let path = match complete {
         0 => None,
-        _ => write_record(record, &request.output.out)?,
+        _ => write_record(record, "logprobs", &record.model, &request.output.out)?,
     };
     if is_cut {
         messages.warn(&format!(
@@ -264,7 +268,13 @@ fn finish(
     })
 }
 
-fn write_record(record: &Record, out: &Out) -> Result<Option<String>> {
+/// Writes a record to where it shall go and returns the path; `name` begins the name of a new file.
+fn write_record(
+    record: &impl Serialize,
+    name: &str,
+    model: &ModelInfo,
+    out: &Out,
+) -> Result<Option<String>> {
     let path = match out {
         Out::Stdout => {
             let written = json::write(record, io::stdout().lock());
@@ -275,9 +285,9 @@ fn write_record(record: &Record, out: &Out) -> Result<Option<String>> {
         Out::File(path) => path.clone(),
         Out::Folder(folder) => {
             let time = jiff::Timestamp::now().strftime("%Y%m%d_%H%M");
-            let model = output::safe_name(&record.model.id);
-            let device = &record.model.device;
-            folder.join(format!("logprobs_{model}_{device}_{time}.json"))
+            let device = &model.device;
+            let model = output::safe_name(&model.id);
+            folder.join(format!("{name}_{model}_{device}_{time}.json"))
         }
     };
     let path = output::write_new(&path, |file| json::write(record, file))?;

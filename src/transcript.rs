@@ -3,7 +3,7 @@
 //! A token of the reply that is less probable than the threshold is marked in the text as `【token|0.02】`. Text is decoded
 //! from the bytes of all tokens at once, never token by token.
 
-use crate::analysis::{self, Piece};
+use crate::analysis;
 use crate::explore::{Exploration, Scored, Trace, TraceStep};
 use crate::record::{Candidate, Run, Step, Sweep, TemperedCandidate};
 use crate::setting::Setting;
@@ -71,7 +71,7 @@ impl Transcript<'_> {
             incomplete_bytes: reply.incomplete_bytes,
             steps,
         };
-        run.marked = self.marked(&run);
+        run.marked = analysis::marked(analysis::pieces(&run, self.threshold));
         run
     }
 
@@ -95,7 +95,8 @@ impl Transcript<'_> {
         }
     }
 
-    fn candidate(&self, scored: &Scored) -> Candidate {
+    /// Returns a candidate as a record names it.
+    pub fn candidate(&self, scored: &Scored) -> Candidate {
         let token = self.vocabulary.token(scored.token_id);
         Candidate {
             token_id: scored.token_id,
@@ -118,17 +119,6 @@ impl Transcript<'_> {
             logit,
             probs,
         }
-    }
-
-    fn marked(&self, run: &Run) -> String {
-        let written = |piece| match piece {
-            Piece::Text(text) => text,
-            Piece::Low { token, prob } => format!("【{token}|{prob:.2}】"),
-        };
-        analysis::pieces(run, self.threshold)
-            .into_iter()
-            .map(written)
-            .collect()
     }
 }
 

@@ -20,6 +20,7 @@ mod reports;
 mod same_bits;
 mod samples;
 mod schema;
+mod score;
 mod smollm;
 mod softmax;
 mod tokens;

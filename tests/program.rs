@@ -114,6 +114,20 @@ impl Program {
         serde_json::from_str(&ran.stdout).expect("the schema")
     }
 
+    /// Runs a command and returns the most memory that it had, in kilobytes (Linux).
+    pub(crate) fn peak_kilobytes(&self, command: &Command) -> u64 {
+        let script = "\"$@\" & while kill -0 $! 2>/dev/null; do grep VmHWM /proc/$!/status 2>/dev/null; done | tail -1; wait $!";
+        let mut shell = Command::new("bash");
+        shell
+            .args(["-c", script, "bash"])
+            .arg(command.get_program())
+            .args(command.get_args())
+            .current_dir(self.path("."));
+        let output = Ran::of(&mut shell).success();
+        let peak = output.stdout.split_whitespace().nth(1);
+        peak.and_then(|n| n.parse().ok()).expect("a peak")
+    }
+
     /// Returns the names of the files in a folder of the program's folder, hidden ones included, in order.
     pub(crate) fn files(&self, folder: &str) -> Vec<String> {
         let Ok(entries) = std::fs::read_dir(self.path(folder)) else {

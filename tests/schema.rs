@@ -62,7 +62,7 @@ pub(crate) struct Settings {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Entry {
-    Done(Done),
+    Done(Box<Done>),
     Failed(Failed),
 }
 
@@ -249,6 +249,135 @@ pub(crate) struct Tempered {
     pub(crate) special: bool,
     pub(crate) logit: f32,
     pub(crate) probs: Vec<f32>,
+}
+
+/// What `score` writes.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Score {
+    pub(crate) schema: u32,
+    pub(crate) program: String,
+    pub(crate) model: ModelInfo,
+    pub(crate) settings: ScoreSettings,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) prompt: Option<String>,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) rendered: Option<String>,
+    pub(crate) prompt_token_ids: Vec<u32>,
+    pub(crate) text: String,
+    pub(crate) marked: String,
+    pub(crate) end: bool,
+    #[serde(default)]
+    pub(crate) recorded: Option<Recorded>,
+    pub(crate) totals: Totals,
+    pub(crate) steps: Vec<ScoredStep>,
+    pub(crate) named: Vec<Named>,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ScoreSettings {
+    pub(crate) candidates: usize,
+    pub(crate) mass: f64,
+    pub(crate) threshold: f64,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) thinking: Option<bool>,
+    pub(crate) raw: bool,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) system: Option<String>,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) template_source: Option<String>,
+    pub(crate) stop_ids: Vec<u32>,
+    #[serde(default)]
+    pub(crate) plain_text: bool,
+    #[serde(default)]
+    pub(crate) template_date: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Recorded {
+    pub(crate) prompt: usize,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) sweep: Option<String>,
+    pub(crate) run: u32,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) largest_difference: Option<f32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Totals {
+    pub(crate) tokens: usize,
+    pub(crate) bytes: usize,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) sum_logprob: Option<f64>,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) mean_logprob: Option<f64>,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) perplexity: Option<f64>,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) bits_per_byte: Option<f64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ScoredStep {
+    pub(crate) token_id: u32,
+    pub(crate) token: String,
+    pub(crate) bytes: Vec<u8>,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) logit: Option<f32>,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) logprob: Option<f32>,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) prob: Option<f32>,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) rank: Option<usize>,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) entropy_bits: Option<f32>,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) mass_count: Option<usize>,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) margin: Option<f32>,
+    pub(crate) special: bool,
+    pub(crate) top_logprobs: Vec<Candidate>,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Named {
+    pub(crate) text: String,
+    pub(crate) is_sequence: bool,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) logprob: Option<f32>,
+    pub(crate) prob: f32,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) rank: Option<usize>,
+    pub(crate) tokens: Vec<NamedToken>,
+    pub(crate) steps: Vec<Option<Odds>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NamedToken {
+    pub(crate) token_id: u32,
+    pub(crate) token: String,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) special: bool,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) logprob: Option<f32>,
+    pub(crate) prob: f32,
+    pub(crate) rank: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Odds {
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) logprob: Option<f32>,
+    pub(crate) prob: f32,
+    pub(crate) rank: usize,
 }
 
 impl Record {

@@ -1,6 +1,7 @@
 //! Pure summaries of recorded runs.
 
 pub mod parting;
+pub mod score;
 pub mod tree;
 
 use std::collections::BTreeSet;
@@ -9,14 +10,16 @@ use crate::record::{Analysis, FinishReason, Run, Step, Sweep, SweepAnalysis};
 use crate::text::display;
 
 /// Returns what there is to say of a prompt's sampled runs; `None` where there are none.
-pub fn of(sweeps: &[Sweep]) -> Option<Analysis> {
+pub fn of(sweeps: &[Sweep]) -> Option<Box<Analysis>> {
     let pairs = sweeps.iter().enumerate().flat_map(|(index, sweep)| {
         let others = sweeps[index + 1..].iter();
         others.map(move |other| parting::pair(sweep, other))
     });
-    (!sweeps.is_empty()).then(|| Analysis {
-        sweeps: sweeps.iter().map(sweep_analysis).collect(),
-        pairs: pairs.collect(),
+    (!sweeps.is_empty()).then(|| {
+        Box::new(Analysis {
+            sweeps: sweeps.iter().map(sweep_analysis).collect(),
+            pairs: pairs.collect(),
+        })
     })
 }
 
@@ -56,16 +59,44 @@ pub enum Piece {
 /// other control tokens are no text and come up only where they are improbable.
 pub fn pieces(run: &Run, threshold: f64) -> Vec<Piece> {
     let text_len = text_len(run.finish_reason, run.steps.len());
-    pieces_of(&run.steps, text_len, threshold)
+    pieces_of(run.steps.iter().map(Glyph::from), text_len, threshold)
 }
 
-/// As [`pieces`], of some steps in a row; those from the index `text_len` on are no text.
-pub fn pieces_of(steps: &[Step], text_len: usize, threshold: f64) -> Vec<Piece> {
+/// What a reply needs of a token.
+#[derive(Debug, Clone, Copy)]
+pub struct Glyph<'a> {
+    /// Its text.
+    pub token: &'a str,
+    /// Its bytes.
+    pub bytes: &'a [u8],
+    /// Whether it is no text.
+    pub special: bool,
+    /// Its raw probability.
+    pub prob: f32,
+}
+
+impl<'a> From<&'a Step> for Glyph<'a> {
+    fn from(step: &'a Step) -> Self {
+        Self {
+            token: &step.token,
+            bytes: &step.bytes,
+            special: step.special,
+            prob: step.prob,
+        }
+    }
+}
+
+/// As [`pieces`], of some tokens in a row; those from the index `text_len` on are no text.
+pub fn pieces_of<'a>(
+    glyphs: impl IntoIterator<Item = Glyph<'a>>,
+    text_len: usize,
+    threshold: f64,
+) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let mut bytes = Vec::new();
-    for (index, step) in steps.iter().enumerate() {
+    for (index, step) in glyphs.into_iter().enumerate() {
         if f64::from(step.prob) < threshold {
-            let token = display::cell(&step.token, &step.bytes);
+            let token = display::cell(step.token, step.bytes);
             // a word's own space reads better in front of the mark
             let token = match token.strip_prefix('␠') {
                 Some(word) if !word.is_empty() && !word.starts_with('␠') => {
@@ -78,11 +109,20 @@ pub fn pieces_of(steps: &[Step], text_len: usize, threshold: f64) -> Vec<Piece> 
             let prob = step.prob;
             pieces.push(Piece::Low { token, prob });
         } else if !step.special && index < text_len {
-            bytes.extend(&step.bytes);
+            bytes.extend(step.bytes);
         }
     }
     push_text(&mut pieces, &mut bytes);
     pieces
+}
+
+/// Returns a reply as one text, each marked token as `【token|0.02】`.
+pub fn marked(pieces: Vec<Piece>) -> String {
+    let written = |piece| match piece {
+        Piece::Text(text) => text,
+        Piece::Low { token, prob } => format!("【{token}|{prob:.2}】"),
+    };
+    pieces.into_iter().map(written).collect()
 }
 
 /// Returns how many of a run's steps are text: all but the stop.

@@ -4,6 +4,7 @@
 
 mod context;
 mod run;
+mod score;
 mod softmax;
 mod step1;
 #[cfg(test)]
@@ -19,12 +20,14 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 pub use context::{ContextRequest, Length};
 pub use run::RunRequest;
+pub use score::{Given, ScoreRequest, Subject};
 pub use softmax::SoftmaxRequest;
 pub use step1::Step1Request;
 pub use tokens::{Asked, TextSource, TokensRequest};
 
 use context::{CONTEXT_EXAMPLES, ContextArgs};
 use run::RunArgs;
+use score::{SCORE_EXAMPLES, ScoreArgs};
 use softmax::{SOFTMAX_EXAMPLES, SoftmaxArgs};
 use step1::{STEP1_EXAMPLES, Step1Args};
 use tokens::{TOKENS_EXAMPLES, TokensArgs};
@@ -37,6 +40,8 @@ pub enum Request {
     Run(RunRequest),
     /// First-step logits at several temperatures.
     TemperatureStep1(Step1Request),
+    /// The confidence trace of a given text.
+    Score(ScoreRequest),
     /// How texts become tokens.
     Tokens(TokensRequest),
     /// What a sequence costs.
@@ -195,6 +200,7 @@ impl Request {
                 .into_request()
                 .map(Self::TemperatureStep1)
                 .map_err(refuse),
+            Some(Command::Score(score)) => score.into_request().map(Self::Score).map_err(refuse),
             Some(Command::Tokens(tokens)) => {
                 tokens.into_request().map(Self::Tokens).map_err(refuse)
             }
@@ -246,6 +252,7 @@ Examples:
   logprobs --samples 0 --json -p 'Say hi.' | jq '.prompts[0].greedy.steps[].prob'
   logprobs --raw -p 'The capital of France is' --max-new-tokens 1
   logprobs temperature-step1 -p 'What is the capital of France?' --temps 0.5,1,2
+  logprobs score -p 'What is the capital of France?' --completion 'The capital is Lyon.'
   logprobs tokens 'What is the capital of France?' '法国的首都是哪里？'
   logprobs context --tokens 8k,max
   logprobs softmax 5 3 2.5 1 -1 --labels Paris,Lyon,France,a,banana
@@ -257,6 +264,9 @@ enum Command {
     /// Show the first token's distribution at several temperatures
     #[command(name = "temperature-step1", after_help = STEP1_EXAMPLES)]
     TemperatureStep1(Box<Step1Args>),
+    /// Show how probable a given text is, token by token, and named candidates beside it
+    #[command(after_help = SCORE_EXAMPLES)]
+    Score(Box<ScoreArgs>),
     /// Show the tokens that texts become, and compare what texts cost; no weights are read
     #[command(after_help = TOKENS_EXAMPLES)]
     Tokens(Box<TokensArgs>),

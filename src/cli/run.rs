@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
 
-use super::values::{at_least_one, number, setting, utf8};
+use super::values::{at_least_one, check_shares, number, setting, utf8};
 use super::{ChatRequest, ModelRequest, OutputRequest, ShowArgs};
 use crate::setting::Setting;
 
@@ -144,18 +144,7 @@ impl RunArgs {
         if self.tree && self.samples == 0 {
             return Err("--tree needs --samples to be at least 1".to_owned());
         }
-        if !(self.mass > 0.0 && self.mass <= 1.0) {
-            return Err(format!(
-                "--mass {} is out of range (expected above 0, up to 1)",
-                self.mass
-            ));
-        }
-        if !(0.0..=1.0).contains(&self.threshold) {
-            return Err(format!(
-                "--threshold {} is out of range (expected 0 to 1)",
-                self.threshold
-            ));
-        }
+        check_shares(self.mass, self.threshold)?;
         let settings = match matches.value_source("settings") {
             Some(ValueSource::CommandLine) => self.settings,
             _ => groups(&self.temps, &self.top_p)?,

@@ -171,6 +171,104 @@ fn contradictory_pairs_are_refused() {
     }
 }
 
+fn score(line: &[&str]) -> ScoreRequest {
+    match parse(&[&["score"], line].concat()) {
+        Ok(Request::Score(request)) => request,
+        other => panic!("{line:?}: {other:?}"),
+    }
+}
+
+#[test]
+fn score_takes_a_completion_a_text_a_file_or_a_record() {
+    let completion = |completion| Subject::Completion {
+        prompt: "p".into(),
+        completion,
+    };
+    for (line, expected) in [
+        (
+            vec!["-p", "p", "--completion", "-c"],
+            completion(Some(Given::Text("-c".into()))),
+        ),
+        (
+            vec!["-p", "p", "--file", "f"],
+            completion(Some(Given::File("f".into()))),
+        ),
+        (vec!["-p", "p", "--candidate", " Yes"], completion(None)),
+        (vec!["-p", "p", "--end"], completion(None)),
+        (
+            vec!["--text", ""],
+            Subject::Text(Given::Text(String::new())),
+        ),
+        (
+            vec!["--raw", "--file", "-"],
+            Subject::Text(Given::File("-".into())),
+        ),
+        (
+            vec![
+                "--record",
+                "r",
+                "--of-prompt",
+                "2",
+                "--sweep",
+                "1",
+                "--run",
+                "4",
+            ],
+            Subject::Recorded {
+                record: "r".into(),
+                prompt: 2,
+                sweep: Some(1),
+                run: 4,
+            },
+        ),
+        (
+            vec!["--record", "r"],
+            Subject::Recorded {
+                record: "r".into(),
+                prompt: 1,
+                sweep: None,
+                run: 0,
+            },
+        ),
+    ] {
+        assert_eq!(score(&line).subject, expected, "{line:?}");
+    }
+    let request = score(&["--text", "x", "--candidate", " a", "--candidate", "b"]);
+    assert_eq!(request.named, [" a", "b"]);
+    assert_eq!(
+        (request.candidates, request.mass, request.end),
+        (None, None, false)
+    );
+}
+
+#[test]
+fn score_refuses_what_contradicts_itself_or_says_nothing() {
+    for line in [
+        vec![],
+        vec!["-p", "p"],
+        vec!["--completion", "c"],
+        vec!["-p", "p", "--completion", "c", "--file", "f"],
+        vec!["-p", "p", "--text", "t"],
+        vec!["--text", "t", "--file", "f"],
+        vec!["--text", "t", "--system", "s"],
+        vec!["--file", "f", "--thinking"],
+        vec!["--record", "r", "--raw"],
+        vec!["--record", "r", "-p", "p"],
+        vec!["--record", "r", "--end"],
+        vec!["--record", "r", "--run", "1"],
+        vec!["--text", "t", "--sweep", "1"],
+        vec!["--record", "r", "--of-prompt", "0"],
+        vec!["--text", "t", "--candidate", ""],
+        vec!["--text", "t", "--mass", "0"],
+        vec!["--text", "t", "--threshold", "2"],
+        vec!["--text", "t", "--candidates", "0"],
+        vec!["--text", "t", "--json", "--out", "x"],
+        vec!["--text", "t", "--temps", "1"],
+    ] {
+        refused(&[&["score"], &line[..]].concat());
+    }
+}
+
 #[test]
 fn large_numbers_are_kept() {
     assert_eq!(run(&["--seed", "18446744073709551615"]).seed, u64::MAX);

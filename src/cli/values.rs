@@ -66,6 +66,21 @@ pub(super) fn length(text: &str) -> Result<Length, String> {
     }
 }
 
+/// Refuses what can be no mass or no threshold.
+pub(super) fn check_shares(mass: f64, threshold: f64) -> Result<(), String> {
+    if !(mass > 0.0 && mass <= 1.0) {
+        return Err(format!(
+            "--mass {mass} is out of range (expected above 0, up to 1)"
+        ));
+    }
+    if !(0.0..=1.0).contains(&threshold) {
+        return Err(format!(
+            "--threshold {threshold} is out of range (expected 0 to 1)"
+        ));
+    }
+    Ok(())
+}
+
 pub(super) fn setting(text: &str) -> Result<Setting, String> {
     let mut setting = Setting::OFF;
     let mut seen = Vec::new();

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::ser::{CharEscape, Formatter, PrettyFormatter, Serializer};
 
 /// Lists that have a line for every entry; all others are lists of plain values, on one line.
-const LISTS: [&str; 11] = [
+const LISTS: [&str; 12] = [
     "prompts",
     "sweeps",
     "runs",
@@ -21,6 +21,7 @@ const LISTS: [&str; 11] = [
     "pairs",
     "branches",
     "run_by_run",
+    "named",
 ];
 
 /// Lists whose entries are on one line each, whatever is in them.

@@ -4,6 +4,7 @@ mod columns;
 pub mod context;
 pub mod json;
 mod parting;
+pub mod score;
 pub mod softmax;
 mod summary;
 pub mod table;

@@ -24,7 +24,7 @@ pub(super) const LOW: Style = AnsiColor::Red.on_default().bold();
 /// Widest cell of a token; longer ones are cut.
 pub(super) const TOKEN_WIDTH: usize = 24;
 /// Columns in front of a reply.
-const INDENT: usize = 7;
+pub(super) const INDENT: usize = 7;
 /// Terminals with fewer columns break replies themselves.
 pub(super) const NARROWEST: usize = 30;
 /// Longest prompt that is shown whole.
@@ -149,7 +149,7 @@ pub fn temperature_step1(record: &TemperatureStep1, out: &mut impl Write) -> io:
     columns::write_numbers(rows, out)
 }
 
-fn model(program: &str, model: &ModelInfo, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn model(program: &str, model: &ModelInfo, out: &mut impl Write) -> io::Result<()> {
     let revision = model
         .revision
         .as_ref()
@@ -212,7 +212,11 @@ fn steps(
             right(&step.mass_count.to_string(), count_width)
         );
         let used = 2 + 4 + 2 + token_width + 2 + 4 + 2 + count_width;
-        let runners_up = runners_up(step, view.width.map(|width| width.saturating_sub(used + 2)));
+        let runners_up = runners_up(
+            &step.top_logprobs,
+            step.token_id,
+            view.width.map(|width| width.saturating_sub(used + 2)),
+        );
         let runners_up = if runners_up.is_empty() {
             runners_up
         } else {
@@ -225,12 +229,11 @@ fn steps(
 }
 
 /// The candidates that were not taken, as many as fit.
-fn runners_up(step: &Step, room: Option<usize>) -> String {
+pub(super) fn runners_up(candidates: &[Candidate], taken: u32, room: Option<usize>) -> String {
     let mut line = String::new();
-    for candidate in step
-        .top_logprobs
+    for candidate in candidates
         .iter()
-        .filter(|candidate| candidate.token_id != step.token_id)
+        .filter(|candidate| candidate.token_id != taken)
     {
         let Candidate {
             token, bytes, prob, ..
@@ -501,7 +504,7 @@ pub(super) mod tests {
         }
     }
 
-    fn model_info() -> ModelInfo {
+    pub(in crate::report) fn model_info() -> ModelInfo {
         ModelInfo {
             id: "org/model".into(),
             revision: Some("abc".into()),

@@ -3,8 +3,8 @@
 
 use std::io::{self, Write};
 
-use crate::analysis::pieces_of;
 use crate::analysis::tree::{Node, tree};
+use crate::analysis::{Glyph, pieces_of};
 use crate::record::{FinishReason, Settings, Step, Sweep};
 use crate::report::table::{BOLD, DIM, LOW, NARROWEST, TOKEN_WIDTH, cut, ending, marked};
 use crate::report::wrap::Lines;
@@ -109,7 +109,7 @@ impl Page {
             lines.unit(&plain, &styled);
             lines.text(if text_len > 0 { "  " } else { "" });
         }
-        let pieces = pieces_of(text, text_len, self.threshold);
+        let pieces = pieces_of(text.iter().map(Glyph::from), text_len, self.threshold);
         marked(&pieces, escape_line, &mut lines);
         if is_end {
             if let Some(ending) = ending(node.runs[0]) {
@@ -146,7 +146,8 @@ mod tests {
         let mut out = Vec::new();
         trees(&[sweep(runs)], &settings(), width, &mut out).expect("a vector takes everything");
         let text = String::from_utf8(out).expect("UTF-8");
-        anstream::adapter::strip_str(&text).to_string()
+        let text = anstream::adapter::strip_str(&text).to_string();
+        text.trim_start_matches('\n').to_owned()
     }
 
     fn numbered(runs: Vec<Vec<Step>>) -> Vec<Run> {

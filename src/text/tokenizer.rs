@@ -26,6 +26,8 @@ pub enum Reading {
     Raw,
     /// As `Raw`, but no added token is parsed: `<|im_end|>` is ten characters.
     Plain,
+    /// Text that goes on where other tokens end: no added token is parsed, and nothing is put around it.
+    Continued,
 }
 
 /// What there is to know of one id.
@@ -114,7 +116,7 @@ impl TextTokenizer {
     /// # Errors
     /// When the vocabulary has no token for a byte of it, or the tokenizer fails.
     pub fn encode(&self, text: &str, reading: Reading) -> Result<Vec<u32>> {
-        if reading == Reading::Plain {
+        if matches!(reading, Reading::Plain | Reading::Continued) {
             self.check_bytes(text)?;
         } else if !self.missing_bytes.is_empty() {
             let pieces = self.split_at_added(text).into_iter();
@@ -124,6 +126,7 @@ impl TextTokenizer {
         let encoding = match reading {
             Reading::Template => self.tokenizer.encode_fast(text, false),
             Reading::Raw => self.tokenizer.encode_fast(text, true),
+            Reading::Continued => self.encode_base(text),
             Reading::Plain => self
                 .encode_base(text)
                 .and_then(|encoding| self.tokenizer.post_process(encoding, None, true)),

@@ -25,20 +25,7 @@ fn many_runs_take_little_more_memory_than_few() {
             "--model",
         ]);
         command.arg(fixture("qwen35")).args(["--samples", samples]);
-        let script = "\"$@\" & while kill -0 $! 2>/dev/null; do grep VmHWM /proc/$!/status 2>/dev/null; done | tail -1; wait $!";
-        let mut shell = std::process::Command::new("bash");
-        shell
-            .args(["-c", script, "bash"])
-            .arg(command.get_program())
-            .args(command.get_args())
-            .current_dir(program.path("."));
-        let output = Ran::of(&mut shell).success();
-        let kilobytes = output
-            .stdout
-            .split_whitespace()
-            .nth(1)
-            .and_then(|n| n.parse::<u64>().ok());
-        kilobytes.expect("a peak")
+        program.peak_kilobytes(&command)
     };
     let (few, many) = (peak("10"), peak("100"));
     // 5,000 steps more, each with its numbers in the record

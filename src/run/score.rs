@@ -1,0 +1,498 @@
+//! `score`: a given text becomes ids, a trace, a record, and what is printed of it.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::{PROGRAM, check_out, load, model_info, open, prepare, write_record};
+use crate::analysis;
+use crate::checkpoint::Checkpoint;
+use crate::cli::{Given, ScoreRequest, Subject};
+use crate::input::{Input, check_text, to_input};
+use crate::progress;
+use crate::prompts::{self, Prompt};
+use crate::record::score::{Named, NamedToken, Odds, Recorded, Score, ScoreSettings, ScoredStep};
+use crate::record::{FinishReason, ModelInfo, PromptEntry, PromptRecord, Record, Run, SCHEMA};
+use crate::report;
+use crate::score::{self, Plan, Trace, TraceStep};
+use crate::screen::{Screen, Stderr};
+use crate::text::display;
+use crate::text::tokenizer::{Reading, TextTokenizer};
+use crate::transcript::{Transcript, plain_text};
+
+/// What stands where neither a flag nor a record says otherwise: candidates, mass, threshold.
+const DEFAULTS: (usize, f64, f64) = (5, 0.9, 0.3);
+
+/// `score`.
+pub(super) fn score(request: &ScoreRequest) -> Result<ExitCode> {
+    check_out(&request.output.out)?;
+    let source = Source::read(&request.subject)?;
+    let compute = prepare(&request.model)?;
+    let messages = Stderr::new(&request.output);
+    let checkpoint = open(&request.model, &messages)?;
+    messages.chat_notes(&request.chat, checkpoint.template.as_ref());
+    ensure!(
+        !request.end || !checkpoint.stop_ids.is_empty(),
+        "the model's files name no end token (leave out --end)"
+    );
+    let material = source.into_material(request, &checkpoint, &messages)?;
+    let named = named_ids(request, &checkpoint.tokenizer)?;
+    let behind = named.iter().map(|ids| ids.len() - 1).max().unwrap_or(0);
+    let length = material.prompt_ids.len() + material.ids.len() + behind;
+    check_text(length, &checkpoint.config)?;
+
+    let decoder = load(&checkpoint, &compute, &messages)?;
+    let bar = progress::bar("scoring", material.ids.len() as u64, messages.quiet);
+    let plan = Plan {
+        prompt: &material.prompt_ids,
+        text: &material.ids,
+        ends: match request.end {
+            true => &checkpoint.stop_ids,
+            false => &[],
+        },
+        named: &named,
+        candidates: material.settings.candidates,
+        mass: material.settings.mass,
+    };
+    let trace = score::score(&decoder, &plan, &mut |done| bar.set_position(done as u64))?;
+    bar.finish_and_clear();
+
+    let transcript = Transcript {
+        vocabulary: &checkpoint.tokenizer,
+        threshold: material.settings.threshold,
+    };
+    let named = request.named.iter().zip(&named);
+    let named = named.enumerate().map(|(index, (text, ids))| {
+        let at_steps = trace.steps.iter().map(|step| {
+            let seen = step.seen.as_ref()?;
+            seen.named[index].map(odds)
+        });
+        to_named(
+            &transcript,
+            text,
+            ids,
+            &trace.named[index],
+            at_steps.collect(),
+        )
+    });
+    let named = named.collect();
+    let record = to_record(
+        material,
+        &trace,
+        named,
+        &transcript,
+        model_info(&checkpoint, &compute),
+    );
+    let mut screen = Screen::new(&request.output);
+    screen.show(|out, width| report::score::score(&record, width, out));
+    let path = write_record(&record, "score", &record.model, &request.output.out)?;
+    if let Some(path) = path {
+        messages.say(&format!("written to {}", display::escape_line(&path)));
+    }
+    screen.close()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is scored, as it was given.
+enum Source {
+    Completion { prompt: String, text: String },
+    Text(String),
+    Recorded(Box<RecordedRun>),
+}
+
+/// A run of a record, with its surroundings.
+struct RecordedRun {
+    record: Record,
+    prompt: PromptRecord,
+    sweep: Option<String>,
+    run: Run,
+    /// The prompt's place, from 1.
+    number: usize,
+}
+
+/// What is scored, as the model sees it.
+struct Material {
+    prompt: Option<String>,
+    rendered: Option<String>,
+    prompt_ids: Vec<u32>,
+    text: String,
+    ids: Vec<u32>,
+    settings: ScoreSettings,
+    recorded: Option<Box<RecordedRun>>,
+}
+
+impl Source {
+    /// Reads the files that a request names.
+    fn read(subject: &Subject) -> Result<Self> {
+        let text = |given: &Given| match given {
+            Given::Text(text) => Ok(text.clone()),
+            Given::File(path) => prompts::read_text(path),
+        };
+        Ok(match subject {
+            Subject::Completion { prompt, completion } => Self::Completion {
+                prompt: prompt.clone(),
+                text: completion
+                    .as_ref()
+                    .map(text)
+                    .transpose()?
+                    .unwrap_or_default(),
+            },
+            Subject::Text(given) => Self::Text(text(given)?),
+            Subject::Recorded {
+                record,
+                prompt,
+                sweep,
+                run,
+            } => {
+                let found = recorded_run(record, *prompt, *sweep, *run);
+                let found = found.with_context(|| record.display().to_string())?;
+                Self::Recorded(Box::new(found))
+            }
+        })
+    }
+
+    fn into_material(
+        self,
+        request: &ScoreRequest,
+        checkpoint: &Checkpoint,
+        messages: &Stderr,
+    ) -> Result<Material> {
+        let chat = &request.chat;
+        let tokenizer = &checkpoint.tokenizer;
+        match self {
+            Self::Completion { prompt, text } => {
+                let reading = match chat.raw && !chat.plain_text {
+                    true => Reading::Template,
+                    false => Reading::Continued,
+                };
+                let ids = tokenizer.encode(&text, reading)?;
+                ensure!(
+                    !ids.is_empty() || request.end || !request.named.is_empty(),
+                    "the completion has no tokens (expected at least one, or --candidate)"
+                );
+                let given = Prompt::from(prompt.as_str());
+                let Input {
+                    text: rendered,
+                    ids: prompt_ids,
+                    date,
+                } = to_input(&given, chat, ids.len(), checkpoint)?;
+                Ok(Material {
+                    prompt: Some(prompt),
+                    rendered: Some(rendered),
+                    prompt_ids,
+                    text,
+                    ids,
+                    settings: to_settings(request, checkpoint, chat.raw, date),
+                    recorded: None,
+                })
+            }
+            Self::Text(text) => {
+                let reading = match chat.plain_text {
+                    true => Reading::Plain,
+                    false => Reading::Raw,
+                };
+                let ids = tokenizer.encode(&text, reading)?;
+                ensure!(
+                    !ids.is_empty(),
+                    "the text has no tokens (expected at least one)"
+                );
+                Ok(Material {
+                    prompt: None,
+                    rendered: None,
+                    prompt_ids: Vec::new(),
+                    text,
+                    ids,
+                    settings: to_settings(request, checkpoint, true, None),
+                    recorded: None,
+                })
+            }
+            Self::Recorded(found) => {
+                if found.record.model.id != checkpoint.id {
+                    let recorded = &found.record.model.id;
+                    messages.warn(&format!(
+                        "the record was made with {recorded}, this is {}",
+                        checkpoint.id
+                    ));
+                }
+                found.into_material(request, checkpoint)
+            }
+        }
+    }
+}
+
+impl RecordedRun {
+    fn into_material(self, request: &ScoreRequest, checkpoint: &Checkpoint) -> Result<Material> {
+        let of_record = &self.record.settings;
+        let vocab_size = checkpoint.config.vocab_size;
+        let ids: Vec<u32> = self.run.steps.iter().map(|step| step.token_id).collect();
+        let mut all = self.prompt.prompt_token_ids.iter().chain(&ids);
+        if let Some(id) = all.find(|&&id| id as usize >= vocab_size) {
+            bail!(
+                "the record has token id {id}, {} has {vocab_size} (expected the model of the record, {})",
+                checkpoint.id,
+                self.record.model.id
+            );
+        }
+        let candidates = request.candidates.unwrap_or(of_record.candidates);
+        let settings = ScoreSettings {
+            candidates: candidates.clamp(1, vocab_size),
+            mass: request.mass.unwrap_or(of_record.mass),
+            threshold: request.threshold.unwrap_or(of_record.threshold),
+            thinking: of_record.thinking,
+            raw: of_record.raw,
+            system: self.prompt.system.clone().or(of_record.system.clone()),
+            template_source: of_record.template_source.clone(),
+            stop_ids: of_record.stop_ids.clone(),
+            plain_text: of_record.plain_text,
+            template_date: of_record.template_date.clone(),
+        };
+        Ok(Material {
+            prompt: Some(self.prompt.prompt.clone()),
+            rendered: Some(self.prompt.rendered.clone()),
+            prompt_ids: self.prompt.prompt_token_ids.clone(),
+            text: self.run.text.clone(),
+            ids,
+            settings,
+            recorded: Some(Box::new(self)),
+        })
+    }
+}
+
+fn recorded_run(
+    path: &Path,
+    number: usize,
+    sweep: Option<usize>,
+    index: u32,
+) -> Result<RecordedRun> {
+    let bytes = std::fs::read(path).context("cannot be read")?;
+    let record: Record = serde_json::from_slice(&bytes)
+        .context("is no record of the main command (expected a file that it wrote)")?;
+    ensure!(
+        record.schema == SCHEMA,
+        "has schema {} (expected {SCHEMA})",
+        record.schema
+    );
+    let num_prompts = record.prompts.len();
+    let prompt = match record.prompts.get(number - 1) {
+        Some(PromptEntry::Done(prompt)) => prompt.clone(),
+        Some(PromptEntry::Failed(failed)) => bail!(
+            "prompt {number} could not be run: {} (expected a prompt with runs)",
+            failed.error
+        ),
+        None => bail!("there is no prompt {number} (expected 1 to {num_prompts})"),
+    };
+    let (sweep, run) = match sweep {
+        None => (None, prompt.greedy.clone()),
+        Some(wanted) => {
+            let sweep = prompt.sweeps.get(wanted - 1).with_context(|| {
+                format!(
+                    "there is no group {wanted} of samples (expected 1 to {})",
+                    prompt.sweeps.len()
+                )
+            })?;
+            let run = sweep.runs.iter().find(|run| run.run == index);
+            let run = run.with_context(|| {
+                let known: Vec<String> = sweep.runs.iter().map(|run| run.run.to_string()).collect();
+                format!(
+                    "there is no run {index} of {} (expected {})",
+                    sweep.label,
+                    known.join(", ")
+                )
+            })?;
+            (Some(sweep.label.clone()), run.clone())
+        }
+    };
+    ensure!(
+        !run.steps.is_empty() && !prompt.prompt_token_ids.is_empty(),
+        "the run or its prompt has no tokens (expected at least one each)"
+    );
+    Ok(RecordedRun {
+        record,
+        prompt,
+        sweep,
+        run,
+        number,
+    })
+}
+
+fn to_settings(
+    request: &ScoreRequest,
+    checkpoint: &Checkpoint,
+    raw: bool,
+    template_date: Option<String>,
+) -> ScoreSettings {
+    let template = checkpoint.template.as_ref().filter(|_| !raw);
+    let (candidates, mass, threshold) = DEFAULTS;
+    ScoreSettings {
+        candidates: request
+            .candidates
+            .unwrap_or(candidates)
+            .min(checkpoint.config.vocab_size),
+        mass: request.mass.unwrap_or(mass),
+        threshold: request.threshold.unwrap_or(threshold),
+        thinking: template
+            .filter(|template| template.has_thinking_switch())
+            .map(|_| request.chat.thinking),
+        raw,
+        system: request.chat.system.clone(),
+        template_source: template.map(|template| template.source().to_owned()),
+        stop_ids: checkpoint.stop_ids.clone(),
+        plain_text: request.chat.plain_text,
+        template_date,
+    }
+}
+
+/// Control tokens may be named, too; nothing is put around a candidate.
+fn named_ids(request: &ScoreRequest, tokenizer: &TextTokenizer) -> Result<Vec<Vec<u32>>> {
+    let reading = match request.chat.plain_text {
+        true => Reading::Continued,
+        false => Reading::Template,
+    };
+    let named = request.named.iter().map(|text| {
+        let ids = tokenizer.encode(text, reading);
+        let ids = ids.with_context(|| format!("--candidate `{text}`"))?;
+        ensure!(
+            !ids.is_empty(),
+            "--candidate `{text}` has no tokens (expected at least one)"
+        );
+        Ok(ids)
+    });
+    named.collect()
+}
+
+fn to_record(
+    material: Material,
+    trace: &Trace,
+    named: Vec<Named>,
+    transcript: &Transcript,
+    model: ModelInfo,
+) -> Score {
+    let steps: Vec<ScoredStep> = trace
+        .steps
+        .iter()
+        .map(|step| to_step(transcript, step))
+        .collect();
+    let Material {
+        prompt,
+        rendered,
+        prompt_ids,
+        text,
+        ids,
+        settings,
+        recorded,
+    } = material;
+    let stopped = recorded
+        .as_ref()
+        .is_some_and(|found| found.run.finish_reason == FinishReason::Stop);
+    let end = stopped || steps.len() > ids.len();
+    let pieces = analysis::score::pieces(&steps, end, settings.threshold);
+    let recorded = recorded.map(|found| Recorded {
+        prompt: found.number,
+        sweep: found.sweep,
+        run: found.run.run,
+        largest_difference: analysis::score::largest_difference(&steps, &found.run.steps),
+    });
+    Score {
+        schema: SCHEMA,
+        program: PROGRAM.to_owned(),
+        model,
+        settings,
+        prompt,
+        rendered,
+        prompt_token_ids: prompt_ids,
+        text,
+        marked: analysis::marked(pieces),
+        end,
+        recorded,
+        totals: analysis::score::totals(&steps, end),
+        steps,
+        named,
+    }
+}
+
+fn to_step(transcript: &Transcript, step: &TraceStep) -> ScoredStep {
+    let token = transcript.vocabulary.token(step.token_id);
+    let seen = step.seen.as_ref();
+    let candidates = seen.map(|seen| seen.summary.candidates.iter());
+    ScoredStep {
+        token_id: step.token_id,
+        token: plain_text(&token),
+        logit: seen
+            .map(|seen| seen.logit)
+            .filter(|logit| logit.is_finite()),
+        logprob: seen.and_then(|seen| odds(seen.odds).logprob),
+        prob: seen.map(|seen| seen.odds.prob),
+        rank: seen.map(|seen| seen.odds.rank),
+        entropy_bits: seen.map(|seen| seen.summary.entropy_bits),
+        mass_count: seen.map(|seen| seen.summary.mass_count),
+        margin: seen.and_then(|seen| seen.summary.margin),
+        special: token.special,
+        bytes: token.bytes,
+        top_logprobs: candidates
+            .into_iter()
+            .flatten()
+            .map(|scored| transcript.candidate(scored))
+            .collect(),
+    }
+}
+
+fn to_named(
+    transcript: &Transcript,
+    text: &str,
+    ids: &[u32],
+    after: &[score::Odds],
+    at_steps: Vec<Option<Odds>>,
+) -> Named {
+    let is_sequence = ids.len() > 1;
+    let tokens: Vec<NamedToken> = ids
+        .iter()
+        .zip(after)
+        .map(|(&token_id, &after)| {
+            let token = transcript.vocabulary.token(token_id);
+            let Odds {
+                logprob,
+                prob,
+                rank,
+            } = odds(after);
+            NamedToken {
+                token_id,
+                token: plain_text(&token),
+                bytes: token.bytes,
+                special: token.special,
+                logprob,
+                prob,
+                rank,
+            }
+        })
+        .collect();
+    // of one token its own numbers, of several the sum of theirs
+    let sum: f64 = after.iter().map(|odds| f64::from(odds.logprob)).sum();
+    let prob = match &tokens[..] {
+        [token] => token.prob,
+        _ => sum.exp() as f32,
+    };
+    Named {
+        text: text.to_owned(),
+        is_sequence,
+        logprob: Some(sum as f32).filter(|sum| sum.is_finite()),
+        prob,
+        rank: tokens
+            .first()
+            .filter(|_| !is_sequence)
+            .map(|token| token.rank),
+        tokens,
+        steps: match is_sequence {
+            true => Vec::new(),
+            false => at_steps,
+        },
+    }
+}
+
+fn odds(odds: score::Odds) -> Odds {
+    Odds {
+        logprob: Some(odds.logprob).filter(|logprob| logprob.is_finite()),
+        prob: odds.prob,
+        rank: odds.rank,
+    }
+}
