@@ -223,7 +223,7 @@ fn agrees(shown: &str, today: &str) -> bool {
 fn pieces(line: &str) -> Vec<String> {
     let mut pieces = Vec::new();
     for word in line.split_whitespace() {
-        if word.starts_with("results/logprobs_") {
+        if word.starts_with("results/") {
             let is_time = |c: char| c.is_ascii_digit() || c == '_';
             pieces.push(word.replace(is_time, ""));
             continue;
