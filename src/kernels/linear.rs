@@ -73,8 +73,10 @@ impl Weights {
         };
         Self::tiled(format, outputs, inputs, |first, last, panel| {
             let numbers = &numbers[first * inputs..last * inputs];
-            let bytes = |number: &f32| number.to_le_bytes().into_iter().skip(skipped);
-            let bytes: Vec<u8> = numbers.iter().flat_map(bytes).collect();
+            let mut bytes = Vec::with_capacity(4 * numbers.len());
+            for number in numbers {
+                bytes.extend_from_slice(&number.to_le_bytes()[skipped..]);
+            }
             tile(&bytes, inputs * (4 - skipped), panel);
         })
     }
