@@ -100,11 +100,15 @@ impl Compute {
     }
 }
 
-/// Returns how many rows of so many bytes may be computed together: [`MAX_ROWS`], or what half of the free memory holds.
-/// The other half is for those that wait, which are rarely more.
-pub fn rows_that_fit(row_bytes: u64) -> usize {
-    let room = available_memory().map_or(u64::MAX, |bytes| bytes / 2);
-    usize::try_from(room / row_bytes.max(1)).map_or(MAX_ROWS, |rows| rows.clamp(1, MAX_ROWS))
+/// Returns how many rows of so many bytes are computed together: up to [`MAX_ROWS`], as long as they take half of what the
+/// weights take, but not fewer than the tallest product makes good use of, nor more than half of the free memory holds. The
+/// other half is for those that wait, which are rarely more.
+pub fn rows_that_fit(row_bytes: u64, weight_bytes: u64) -> usize {
+    const TALLEST: u64 = 26;
+    let of = |bytes: u64| bytes / 2 / row_bytes.max(1);
+    let wanted = of(weight_bytes).clamp(TALLEST, MAX_ROWS as u64);
+    let possible = available_memory().map_or(u64::MAX, of);
+    wanted.min(possible).max(1) as usize
 }
 
 /// Sets the number of CPU threads of the whole process: `threads`, else what RAYON_NUM_THREADS says, else one a physical
@@ -223,6 +227,18 @@ mod tests {
             .expect_err("built without")
             .to_string();
         assert!(error.contains("--features cuda"), "{error}");
+    }
+
+    #[test]
+    fn rows_take_half_of_what_the_weights_take_within_bounds() {
+        const MIB: u64 = 1 << 20;
+        assert_eq!(rows_that_fit(MIB, 80 * MIB), 40);
+        assert_eq!(rows_that_fit(MIB, 10 * MIB), 26);
+        assert_eq!(rows_that_fit(MIB, 1000 * MIB), 64);
+        assert_eq!(rows_that_fit(0, MIB), 64);
+        if available_memory().is_some() {
+            assert_eq!(rows_that_fit(1 << 60, u64::MAX), 1);
+        }
     }
 
     #[test]

@@ -84,6 +84,7 @@ fn run_prompts(request: &RunRequest) -> Result<ExitCode> {
     let interrupt = Interrupt::listen()?;
     let mut results = Results {
         prompts: &prompts,
+        weight_bytes: checkpoint.memory_bytes,
         transcript: Transcript {
             vocabulary: &checkpoint.tokenizer,
             threshold: request.threshold,
@@ -108,6 +109,8 @@ fn run_prompts(request: &RunRequest) -> Result<ExitCode> {
 /// What becomes of the prompts, as it is recorded and printed.
 struct Results<'a> {
     prompts: &'a [Prompt],
+    /// What the weights take in memory.
+    weight_bytes: u64,
     transcript: Transcript<'a>,
     settings: &'a [Setting],
     messages: &'a Stderr,
@@ -176,11 +179,11 @@ impl Results<'_> {
         }
     }
 
-    /// Returns how many rows fit into memory, and says so.
+    /// Returns how many rows to compute at once, and says so.
     fn batch(&self, decoder: &Decoder, ids: &[&[u32]], plan: &Plan) -> usize {
         let longest = ids.iter().map(|ids| ids.len()).max().unwrap_or(0);
         let row_bytes = decoder.row_bytes(longest + plan.max_new_tokens);
-        let batch = device::rows_that_fit(row_bytes);
+        let batch = device::rows_that_fit(row_bytes, self.weight_bytes);
         let mebibytes = row_bytes as f64 / f64::from(1 << 20);
         self.messages
             .explain(&format!("batch: up to {batch} rows of {mebibytes:.1} MiB"));

@@ -47,7 +47,7 @@ fn verbose_says_what_computes_and_how_many_rows_at_once() {
         .success();
     assert!(ran.stderr.contains("cpu: ") && ran.stderr.contains(" kernels, 1 thread\n"));
     assert!(
-        ran.stderr.contains("batch: up to 64 rows of "),
+        ran.stderr.contains("batch: up to 26 rows of "),
         "{}",
         ran.stderr
     );
