@@ -116,7 +116,7 @@ impl Program {
 
     /// Runs a command and returns the most memory that it had, in kilobytes (Linux).
     pub(crate) fn peak_kilobytes(&self, command: &Command) -> u64 {
-        let script = "\"$@\" & while kill -0 $! 2>/dev/null; do grep VmHWM /proc/$!/status 2>/dev/null; done | tail -1; wait $!";
+        let script = "\"$@\" & while kill -0 $! 2>/dev/null; do grep VmHWM /proc/$!/status 2>/dev/null; sleep 0.02; done | tail -1; wait $!";
         let mut shell = Command::new("bash");
         shell
             .args(["-c", script, "bash"])

@@ -7,10 +7,6 @@ use crate::program::{Program, Ran, fixture};
 use crate::schema::{Run, Score};
 use crate::smollm;
 
-/// How far a log-probability of a recorded run may be from the one that scoring its ids gives: the CPU's kernels promise
-/// the same bits for a prompt at once, in pieces and token by token.
-const RECORDED_TOLERANCE: f32 = 0.0;
-
 fn ran(program: &Program, model: &Path, arguments: &[&str]) -> Ran {
     let mut command = program.command(&["score", "--json", "--model"]);
     Ran::of(command.arg(model).args(arguments))
@@ -26,26 +22,22 @@ fn assert_same_numbers(score: &Score, run: &Run, what: &str) {
     assert_eq!(score.steps.len(), run.steps.len(), "{what}");
     for (scored, made) in score.steps.iter().zip(&run.steps) {
         assert_eq!(scored.token_id, made.token_id, "{what}");
-        let difference = (scored.logprob.expect("a prompt") - made.logprob).abs();
-        assert!(difference <= RECORDED_TOLERANCE, "{what}: {difference}");
-        if RECORDED_TOLERANCE == 0.0 {
-            assert_eq!(
-                (scored.logit, scored.prob, scored.rank, scored.margin),
-                (
-                    Some(made.logit),
-                    Some(made.prob),
-                    Some(made.rank),
-                    made.margin
-                ),
-                "{what}"
-            );
-            assert_eq!(
-                (scored.entropy_bits, scored.mass_count),
-                (Some(made.entropy_bits), Some(made.mass_count)),
-                "{what}"
-            );
-            assert_eq!(scored.top_logprobs, made.top_logprobs, "{what}");
-        }
+        assert_eq!(
+            (scored.logprob, scored.logit, scored.prob, scored.rank),
+            (
+                Some(made.logprob),
+                Some(made.logit),
+                Some(made.prob),
+                Some(made.rank)
+            ),
+            "{what}"
+        );
+        assert_eq!(
+            (scored.margin, scored.entropy_bits, scored.mass_count),
+            (made.margin, Some(made.entropy_bits), Some(made.mass_count)),
+            "{what}"
+        );
+        assert_eq!(scored.top_logprobs, made.top_logprobs, "{what}");
         assert_eq!((&scored.token, &scored.bytes), (&made.token, &made.bytes));
     }
 }
@@ -75,12 +67,10 @@ fn assert_record_scores_to_itself(model: &Path, more: &[&str]) {
             (recorded.prompt.to_string(), recorded.run),
             (prompt, run.run)
         );
-        let difference = recorded.largest_difference.expect("both are known");
-        assert!(difference <= RECORDED_TOLERANCE, "{what}: {difference}");
+        assert_eq!(recorded.largest_difference, Some(0.0), "{what}");
         let sum: f64 = run.steps.iter().map(|step| f64::from(step.logprob)).sum();
-        let slack = 1e-9 + f64::from(RECORDED_TOLERANCE) * run.steps.len() as f64;
         let total = score.totals.sum_logprob.expect("every token has a number");
-        assert!((total - sum).abs() <= slack, "{total} {sum}");
+        assert!((total - sum).abs() <= 1e-9, "{total} {sum}");
     };
     for index in 0..record.prompts.len() {
         let done = record.done(index);
