@@ -100,13 +100,16 @@ impl Compute {
     }
 }
 
-/// Returns how many rows of so many bytes are computed together: up to [`MAX_ROWS`], as long as they take half of what the
-/// weights take, but not fewer than the tallest product makes good use of, nor more than half of the free memory holds. The
-/// other half is for those that wait, which are rarely more.
+/// Returns how many rows of so many bytes are computed together: once or twice as many as the tallest product takes, as long
+/// as they take no more than half of what the weights take, and no more than half of the free memory holds. The other half
+/// is for those that wait, which are rarely more.
 pub fn rows_that_fit(row_bytes: u64, weight_bytes: u64) -> usize {
-    const TALLEST: u64 = 26;
+    const TALLEST: u64 = MAX_ROWS as u64 / 2;
     let of = |bytes: u64| bytes / 2 / row_bytes.max(1);
-    let wanted = of(weight_bytes).clamp(TALLEST, MAX_ROWS as u64);
+    let wanted = match of(weight_bytes) {
+        few if few < 2 * TALLEST => TALLEST,
+        _ => 2 * TALLEST,
+    };
     let possible = available_memory().map_or(u64::MAX, of);
     wanted.min(possible).max(1) as usize
 }
@@ -232,10 +235,10 @@ mod tests {
     #[test]
     fn rows_take_half_of_what_the_weights_take_within_bounds() {
         const MIB: u64 = 1 << 20;
-        assert_eq!(rows_that_fit(MIB, 80 * MIB), 40);
+        assert_eq!(rows_that_fit(MIB, 80 * MIB), 26);
         assert_eq!(rows_that_fit(MIB, 10 * MIB), 26);
-        assert_eq!(rows_that_fit(MIB, 1000 * MIB), 64);
-        assert_eq!(rows_that_fit(0, MIB), 64);
+        assert_eq!(rows_that_fit(MIB, 1000 * MIB), 52);
+        assert_eq!(rows_that_fit(0, MIB), 52);
         if available_memory().is_some() {
             assert_eq!(rows_that_fit(1 << 60, u64::MAX), 1);
         }

@@ -94,7 +94,7 @@ pub(super) struct RunArgs {
     /// Let every run go on to --max-new-tokens, past the tokens that end a reply
     #[arg(long, help_heading = "Runs")]
     ignore_eos: bool,
-    /// Rows (different beginnings of replies) computed together at most; changes no number [default: 26 to 64, by the size of the model and the free memory]
+    /// Rows (different beginnings of replies) computed together at most; changes no number [default: 26 or 52, by the size of the model; fewer where memory is short]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one, help_heading = "Runs")]
     batch: Option<usize>,
     /// A group of runs: temperature=1.5,top_k=40,top_p=0.9,min_p=0.05, each part optional; in place of --temps and --top-p

@@ -20,8 +20,8 @@ use crate::record::{FinishReason, Sampling};
 use crate::setting::Setting;
 
 /// Branches that are stepped together at most where nothing else is asked for. What waits shares its parent's memory, so
-/// this bounds the memory of any number of runs; matrix products gain little above it.
-pub const MAX_ROWS: usize = 64;
+/// this bounds the memory of any number of runs. Two of the tallest tiles of the matrix products, which gain little above one.
+pub const MAX_ROWS: usize = 52;
 
 /// What to explore after every prompt.
 #[derive(Debug, Clone)]
