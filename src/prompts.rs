@@ -68,8 +68,11 @@ pub fn read_text(path: &Path) -> Result<String> {
     Ok(text.to_owned())
 }
 
-/// Returns a file's name for messages, and its bytes.
-fn content(path: &Path) -> Result<(String, Vec<u8>)> {
+/// Returns a file's name for messages, and its bytes; `-` is standard input.
+///
+/// # Errors
+/// When it cannot be read.
+pub(crate) fn content(path: &Path) -> Result<(String, Vec<u8>)> {
     if path == Path::new("-") {
         let mut bytes = Vec::new();
         let read = std::io::stdin().lock().read_to_end(&mut bytes);

@@ -1,6 +1,5 @@
 //! `tokens`: texts and ids through a model's tokenizer.
 
-use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
 use std::process::ExitCode;
@@ -10,7 +9,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use crate::checkpoint::description::Description;
 use crate::cli::{Asked, ChatRequest, TextSource, TokensRequest};
 use crate::input::{TextParts, render};
-use crate::prompts::Prompt;
+use crate::prompts::{self, Prompt};
 use crate::record::{PROGRAM, SCHEMA};
 use crate::report;
 use crate::screen::Stderr;
@@ -91,25 +90,17 @@ fn reading_name(chat: &ChatRequest) -> &'static str {
 
 /// Returns a text and the name of the file it comes from.
 fn read(source: &TextSource) -> Result<(Option<String>, String)> {
-    let (name, file, bytes) = match source {
+    let path = match source {
         TextSource::Given(text) => return Ok((None, text.clone())),
-        TextSource::Stdin => {
-            let mut bytes = Vec::new();
-            let read = std::io::stdin().lock().read_to_end(&mut bytes);
-            read.context("standard input cannot be read")?;
-            ("standard input".to_owned(), "-".to_owned(), bytes)
-        }
-        TextSource::File(path) => {
-            let name = path.display().to_string();
-            let bytes = std::fs::read(path).with_context(|| format!("{name}: cannot be read"))?;
-            (name, last_part(path), bytes)
-        }
+        TextSource::Stdin => Path::new("-"),
+        TextSource::File(path) => path,
     };
+    let (name, bytes) = prompts::content(path)?;
     let text = String::from_utf8(bytes).map_err(|error| {
         let place = error.utf8_error().valid_up_to();
         anyhow!("{name}: not valid UTF-8 at byte {place} (save it as UTF-8)")
     })?;
-    Ok((Some(file), text))
+    Ok((Some(last_part(path)), text))
 }
 
 fn last_part(path: &Path) -> String {
