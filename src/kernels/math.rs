@@ -87,10 +87,7 @@ pub fn exp_f64<S: Simd>(s: S, x: S::F64) -> S::F64 {
         s.sub_f64(x, s.splat_f64(LOWEST.next_down())),
         s.splat_f64(f64::MAX),
     );
-    let above = s.max_f64(s.splat_f64(0.0), above);
-    // the smaller of `above` and 1
-    let one = s.splat_f64(1.0);
-    let is_normal = s.sub_f64(one, s.max_f64(s.splat_f64(0.0), s.sub_f64(one, above)));
+    let is_normal = s.min_f64(s.splat_f64(1.0), s.max_f64(s.splat_f64(0.0), above));
     s.mul_f64(s.mul_f64(sum, s.pow2_f64(n)), is_normal)
 }
 

@@ -68,8 +68,8 @@ impl Loader<'_> {
     fn weights(&self, name: &str, shape: [usize; 2]) -> Result<Weights> {
         let [outputs, inputs] = shape;
         let numbers = match self.source.stored(name, &shape)? {
-            Stored::Bytes(format, bytes) if format != Format::F16 || linear::is_finite(&bytes) => {
-                return Ok(Weights::from_bytes(format, &bytes, outputs, inputs));
+            Stored::Bytes(format, bytes) if format != Format::F16 || linear::is_finite(bytes) => {
+                return Ok(Weights::from_bytes(format, bytes, outputs, inputs));
             }
             Stored::Bytes(..) => self.tensor_f32(name, &shape)?.flatten_all()?.to_vec1()?,
             Stored::Numbers(numbers) => numbers,

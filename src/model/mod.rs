@@ -13,8 +13,6 @@ pub mod rope;
 pub mod row;
 pub mod tensors;
 
-use std::borrow::Cow;
-
 use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
 
@@ -86,7 +84,7 @@ pub enum Backend {
 #[derive(Debug, Clone)]
 pub enum Stored<'a> {
     /// Little-endian numbers of one format, row by row.
-    Bytes(Format, Cow<'a, [u8]>),
+    Bytes(Format, &'a [u8]),
     /// Numbers that had to be converted, row by row.
     Numbers(Vec<f32>),
 }

@@ -220,7 +220,7 @@ impl TensorSource for SafetensorsFiles {
                 return Ok(Stored::Numbers(numbers));
             }
         };
-        Ok(Stored::Bytes(format, bytes.into()))
+        Ok(Stored::Bytes(format, bytes))
     }
 
     fn release(&self, name: &str) {

@@ -99,6 +99,8 @@ pub trait Simd: Copy + Send + Sync {
     fn mul_add_f64(self, a: Self::F64, b: Self::F64, c: Self::F64) -> Self::F64;
     /// `a` where `a > b`, else `b`.
     fn max_f64(self, a: Self::F64, b: Self::F64) -> Self::F64;
+    /// `a` where `a < b`, else `b`.
+    fn min_f64(self, a: Self::F64, b: Self::F64) -> Self::F64;
     /// The nearest whole number, ties to even.
     fn round_f64(self, a: Self::F64) -> Self::F64;
     /// 2 to the power of whole numbers in [-1022, 1023].
@@ -262,6 +264,7 @@ mod tests {
                         s.div_f64(a, b),
                         s.mul_add_f64(a, b, third),
                         s.max_f64(a, b),
+                        s.min_f64(a, b),
                         s.round_f64(a),
                     ] {
                         keep_f64(result);

@@ -139,6 +139,10 @@ impl Simd for Portable {
         zip(a, b, |a, b| if a > b { a } else { b })
     }
     #[inline(always)]
+    fn min_f64(self, a: Self::F64, b: Self::F64) -> Self::F64 {
+        zip(a, b, |a, b| if a < b { a } else { b })
+    }
+    #[inline(always)]
     fn round_f64(self, a: Self::F64) -> Self::F64 {
         a.map(f64::round_ties_even)
     }

@@ -114,6 +114,7 @@ impl Simd for Avx512 {
         div_f64(a: __m512d, b: __m512d) -> __m512d { _mm512_div_pd(a, b) }
         mul_add_f64(a: __m512d, b: __m512d, c: __m512d) -> __m512d { _mm512_fmadd_pd(a, b, c) }
         max_f64(a: __m512d, b: __m512d) -> __m512d { _mm512_max_pd(a, b) }
+        min_f64(a: __m512d, b: __m512d) -> __m512d { _mm512_min_pd(a, b) }
         round_f64(a: __m512d) -> __m512d { _mm512_roundscale_pd::<8>(a) }
         pow2_f64(a: __m512d) -> __m512d {{
             let exponent = _mm512_add_epi64(_mm512_cvtpd_epi64(a), _mm512_set1_epi64(1023));
@@ -239,6 +240,7 @@ impl Simd for Avx2 {
         div_f64(a: [__m256d; 2], b: [__m256d; 2]) -> [__m256d; 2] { halves!(_mm256_div_pd(a, b)) }
         mul_add_f64(a: [__m256d; 2], b: [__m256d; 2], c: [__m256d; 2]) -> [__m256d; 2] { halves!(_mm256_fmadd_pd(a, b, c)) }
         max_f64(a: [__m256d; 2], b: [__m256d; 2]) -> [__m256d; 2] { halves!(_mm256_max_pd(a, b)) }
+        min_f64(a: [__m256d; 2], b: [__m256d; 2]) -> [__m256d; 2] { halves!(_mm256_min_pd(a, b)) }
         round_f64(a: [__m256d; 2]) -> [__m256d; 2] { [_mm256_round_pd::<8>(a[0]), _mm256_round_pd::<8>(a[1])] }
         pow2_f64(a: [__m256d; 2]) -> [__m256d; 2] { halves!(pow2_half_f64(a)) }
     }
