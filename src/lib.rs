@@ -4,7 +4,7 @@
 //! prompt → chat template → token ids → model → logits → Distribution → coin → token → Step → Record → terminal | JSON
 //! ```
 //!
-//! Three zones. The *edge* does I/O and speaks `anyhow`: [`cli`], [`run`], `commands`, [`checkpoint`], [`prompts`], `input`, [`output`], `screen`,
+//! Three zones. The *edge* does I/O and speaks `anyhow`: [`cli`], [`run`], `commands`, [`checkpoint`], `loading`, [`prompts`], `recorded`, `input`, `job`, [`output`], `screen`,
 //! [`device`], [`progress`], [`interrupt`]. The *tensor zone* is [`model`], with [`kernels`] below it. The *core* is numbers and strings, without files,
 //! clock or printing: [`setting`], `ranking`, [`distribution`], [`sampler`], [`explore`], [`score`], [`transcript`], [`record`], [`analysis`],
 //! [`report`], [`text`], [`tokenization`], [`context`], [`softmax`]. Imports point downwards only.
@@ -23,13 +23,16 @@ pub mod distribution;
 pub mod explore;
 mod input;
 pub mod interrupt;
+mod job;
 pub mod kernels;
+mod loading;
 pub mod model;
 pub mod output;
 pub mod progress;
 pub mod prompts;
 mod ranking;
 pub mod record;
+mod recorded;
 pub mod report;
 pub mod run;
 pub mod sampler;

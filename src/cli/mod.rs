@@ -19,7 +19,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 pub use context::{ContextRequest, Length};
-pub use run::RunRequest;
+pub use run::{ExploreRequest, RunRequest};
 pub use score::{Given, ScoreRequest, Subject};
 pub use softmax::SoftmaxRequest;
 pub use step1::Step1Request;

@@ -12,19 +12,30 @@ use crate::setting::Setting;
 /// Most runs of one setting; more would be a mistake in the command rather than a wish.
 const MAX_SAMPLES: i64 = 100_000;
 
-/// The main command: explore every prompt.
+/// The main command.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunRequest {
-    /// Which model, on what.
-    pub model: ModelRequest,
-    /// How a prompt becomes what the model sees.
-    pub chat: ChatRequest,
+    /// What is done with every prompt.
+    pub explore: ExploreRequest,
     /// Where results go.
     pub output: OutputRequest,
     /// Prompts given on the command line.
     pub prompts: Vec<String>,
     /// A file of prompts; `-` is standard input.
     pub prompts_file: Option<PathBuf>,
+    /// Show each reply on one line.
+    pub one_line: bool,
+    /// Show the replies as trees, too.
+    pub tree: bool,
+}
+
+/// What is done with every prompt: all that decides a record but the prompts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ExploreRequest {
+    /// Which model, on what.
+    pub model: ModelRequest,
+    /// How a prompt becomes what the model sees.
+    pub chat: ChatRequest,
     /// A reply's longest length in tokens; at least 1.
     pub max_new_tokens: usize,
     /// Runs of each setting.
@@ -45,10 +56,6 @@ pub struct RunRequest {
     pub ignore_eos: bool,
     /// Rows that are computed together at most; at least 1. `None`: what fits into memory.
     pub batch: Option<usize>,
-    /// Show each reply on one line.
-    pub one_line: bool,
-    /// Show the replies as trees, too.
-    pub tree: bool,
 }
 
 #[derive(Args)]
@@ -156,21 +163,23 @@ impl RunArgs {
             }
         }
         Ok(RunRequest {
+            explore: ExploreRequest {
+                model: self.model,
+                chat: self.chat,
+                max_new_tokens: self.max_new_tokens,
+                samples: self.samples,
+                run: self.run,
+                seed: self.seed,
+                settings: distinct,
+                candidates: self.candidates,
+                mass: self.mass,
+                threshold: self.threshold,
+                ignore_eos: self.ignore_eos,
+                batch: self.batch,
+            },
             output: self.show.into_request(self.out),
-            model: self.model,
-            chat: self.chat,
             prompts: self.prompts,
             prompts_file: self.prompts_file,
-            max_new_tokens: self.max_new_tokens,
-            samples: self.samples,
-            run: self.run,
-            seed: self.seed,
-            settings: distinct,
-            candidates: self.candidates,
-            mass: self.mass,
-            threshold: self.threshold,
-            ignore_eos: self.ignore_eos,
-            batch: self.batch,
             one_line: self.one_line,
             tree: self.tree,
         })

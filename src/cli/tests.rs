@@ -29,7 +29,12 @@ fn the_definition_is_sound() {
 #[test]
 fn without_arguments_the_defaults_are_those_of_the_documentation() {
     let request = run(&[]);
-    let labels: Vec<_> = request.settings.iter().map(ToString::to_string).collect();
+    let labels: Vec<_> = request
+        .explore
+        .settings
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     assert_eq!(
         labels,
         [
@@ -41,23 +46,36 @@ fn without_arguments_the_defaults_are_those_of_the_documentation() {
         ]
     );
     assert_eq!(
-        (request.max_new_tokens, request.samples, request.seed),
+        (
+            request.explore.max_new_tokens,
+            request.explore.samples,
+            request.explore.seed
+        ),
         (64, 5, 0)
     );
     assert_eq!(
-        (request.candidates, request.mass, request.threshold),
+        (
+            request.explore.candidates,
+            request.explore.mass,
+            request.explore.threshold
+        ),
         (5, 0.9, 0.3)
     );
-    assert_eq!(request.model.source.model, "Qwen/Qwen3.5-2B");
+    assert_eq!(request.explore.model.source.model, "Qwen/Qwen3.5-2B");
     assert_eq!(request.output.out, Out::Folder("results".into()));
 }
 
 #[test]
 fn a_list_takes_commas_several_values_and_repetition() {
-    let expected = run(&["--temps", "0.5,1.0,2"]).settings;
-    assert_eq!(run(&["--temps", "0.5", "1.0", "2"]).settings, expected);
+    let expected = run(&["--temps", "0.5,1.0,2"]).explore.settings;
     assert_eq!(
-        run(&["--temps", "0.5", "--temps", "1.0,2"]).settings,
+        run(&["--temps", "0.5", "1.0", "2"]).explore.settings,
+        expected
+    );
+    assert_eq!(
+        run(&["--temps", "0.5", "--temps", "1.0,2"])
+            .explore
+            .settings,
         expected
     );
     assert_eq!(expected.len(), 4);
@@ -65,9 +83,11 @@ fn a_list_takes_commas_several_values_and_repetition() {
 
 #[test]
 fn top_p_one_makes_no_group_and_a_setting_given_twice_is_one_group() {
-    assert_eq!(run(&["--top-p", "1"]).settings.len(), 4);
+    assert_eq!(run(&["--top-p", "1"]).explore.settings.len(), 4);
     assert_eq!(
-        run(&["--temps", "1", "1.0", "--top-p", "1"]).settings,
+        run(&["--temps", "1", "1.0", "--top-p", "1"])
+            .explore
+            .settings,
         [Setting::OFF]
     );
 }
@@ -80,6 +100,7 @@ fn settings_replace_the_groups() -> anyhow::Result<()> {
         "--setting",
         "top_k=0",
     ])
+    .explore
     .settings;
     let full = Setting::OFF
         .with_temperature(1.5)?
@@ -271,8 +292,14 @@ fn score_refuses_what_contradicts_itself_or_says_nothing() {
 
 #[test]
 fn large_numbers_are_kept() {
-    assert_eq!(run(&["--seed", "18446744073709551615"]).seed, u64::MAX);
-    assert_eq!(run(&["--candidates", "9999999"]).candidates, 9_999_999);
+    assert_eq!(
+        run(&["--seed", "18446744073709551615"]).explore.seed,
+        u64::MAX
+    );
+    assert_eq!(
+        run(&["--candidates", "9999999"]).explore.candidates,
+        9_999_999
+    );
 }
 
 #[cfg(unix)]

@@ -1,7 +1,11 @@
-//! The subcommands that load no weights, one file each: a request becomes a result, and the result is printed.
+//! The commands, one file each: a request becomes a result, and the result is printed or written.
 
+pub(crate) mod completions;
 pub(crate) mod context;
+pub(crate) mod run;
+pub(crate) mod score;
 pub(crate) mod softmax;
+pub(crate) mod step1;
 pub(crate) mod tokens;
 
 use std::io::{self, Write};
@@ -12,7 +16,9 @@ use serde::Serialize;
 use crate::checkpoint::Source;
 use crate::checkpoint::description::Description;
 use crate::checkpoint::hub::HubOptions;
-use crate::cli::{PrintRequest, SourceRequest};
+use crate::cli::{Out, PrintRequest, SourceRequest};
+use crate::output;
+use crate::record::ModelInfo;
 use crate::report::json;
 use crate::screen::{Screen, ignore_closed_pipe};
 
@@ -46,4 +52,45 @@ fn describe(request: &SourceRequest) -> Result<Description> {
         progress: true,
     };
     Description::open(&source, &options).map_err(|error| source.with_way_out(error))
+}
+
+/// Checks before any work that a record can be written.
+///
+/// # Errors
+/// When it cannot.
+fn check_out(out: &Out) -> Result<()> {
+    match out {
+        Out::Folder(folder) => output::check_folder(folder),
+        Out::File(path) => output::check_new(path),
+        Out::Stdout => Ok(()),
+    }
+}
+
+/// Writes a record to where it shall go and returns the path; `name` begins the name of a new file.
+///
+/// # Errors
+/// When it cannot be written; then there is no file.
+fn write_record(
+    record: &impl Serialize,
+    name: &str,
+    model: &ModelInfo,
+    out: &Out,
+) -> Result<Option<String>> {
+    let path = match out {
+        Out::Stdout => {
+            let written = json::write(record, io::stdout().lock());
+            return ignore_closed_pipe(written)
+                .map(|()| None)
+                .context("standard output");
+        }
+        Out::File(path) => path.clone(),
+        Out::Folder(folder) => {
+            let time = jiff::Timestamp::now().strftime("%Y%m%d_%H%M");
+            let device = &model.device;
+            let model = output::safe_name(&model.id);
+            folder.join(format!("{name}_{model}_{device}_{time}.json"))
+        }
+    };
+    let path = output::write_new(&path, |file| json::write(record, file))?;
+    Ok(Some(path.display().to_string()))
 }

@@ -1,19 +1,22 @@
 //! `score`: a given text becomes ids, a trace, a record, and what is printed of it.
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{PROGRAM, check_out, load, model_info, open, prepare, write_record};
+use super::{check_out, write_record};
 use crate::analysis;
 use crate::checkpoint::Checkpoint;
 use crate::cli::{Given, ScoreRequest, Subject};
 use crate::input::{Input, check_text, to_input};
+use crate::loading::{load, model_info, open, prepare};
 use crate::progress;
 use crate::prompts::{self, Prompt};
 use crate::record::score::{Named, NamedToken, Odds, Recorded, Score, ScoreSettings, ScoredStep};
-use crate::record::{FinishReason, ModelInfo, PromptEntry, PromptRecord, Record, Run, SCHEMA};
+use crate::record::{
+    FinishReason, ModelInfo, PROGRAM, PromptEntry, PromptRecord, Record, Run, SCHEMA,
+};
+use crate::recorded;
 use crate::report;
 use crate::score::{self, Plan, Trace, TraceStep};
 use crate::screen::{Screen, Stderr};
@@ -24,8 +27,11 @@ use crate::transcript::{Transcript, plain_text};
 /// What stands where neither a flag nor a record says otherwise: candidates, mass, threshold.
 const DEFAULTS: (usize, f64, f64) = (5, 0.9, 0.3);
 
-/// `score`.
-pub(super) fn score(request: &ScoreRequest) -> Result<ExitCode> {
+/// Scores a text, prints its trace and writes it.
+///
+/// # Errors
+/// When the model or the text cannot be used, or the record cannot be written.
+pub(crate) fn run(request: &ScoreRequest) -> Result<ExitCode> {
     check_out(&request.output.out)?;
     let source = Source::read(&request.subject)?;
     let compute = prepare(&request.model)?;
@@ -145,8 +151,10 @@ impl Source {
                 sweep,
                 run,
             } => {
+                let name = record.display().to_string();
+                let record = recorded::read_prompts(record)?;
                 let found = recorded_run(record, *prompt, *sweep, *run);
-                let found = found.with_context(|| record.display().to_string())?;
+                let found = found.with_context(|| name)?;
                 Self::Recorded(Box::new(found))
             }
         })
@@ -260,19 +268,11 @@ impl RecordedRun {
 }
 
 fn recorded_run(
-    path: &Path,
+    record: Record,
     number: usize,
     sweep: Option<usize>,
     index: u32,
 ) -> Result<RecordedRun> {
-    let bytes = std::fs::read(path).context("cannot be read")?;
-    let record: Record = serde_json::from_slice(&bytes)
-        .context("is no record of the main command (expected a file that it wrote)")?;
-    ensure!(
-        record.schema == SCHEMA,
-        "has schema {} (expected {SCHEMA})",
-        record.schema
-    );
     let num_prompts = record.prompts.len();
     let prompt = match record.prompts.get(number - 1) {
         Some(PromptEntry::Done(prompt)) => prompt.clone(),

@@ -1,0 +1,92 @@
+//! `temperature-step1`: the first step's best candidates at several temperatures.
+
+use std::io;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+
+use crate::cli::{Out, Step1Request};
+use crate::distribution::Distribution;
+use crate::input::to_input;
+use crate::loading::{load, model_info, open, prepare};
+use crate::model::LanguageModel;
+use crate::output;
+use crate::prompts::{self, Prompt};
+use crate::record::{PROGRAM, SCHEMA, TemperatureStep1};
+use crate::report::{json, table};
+use crate::screen::{Screen, Stderr, ignore_closed_pipe};
+use crate::text::display;
+use crate::transcript::Transcript;
+
+/// Computes one step, prints it and writes it to its file.
+///
+/// # Errors
+/// When the model or the prompt cannot be used, or the file cannot be written.
+pub(crate) fn run(request: &Step1Request) -> Result<ExitCode> {
+    if let Out::Folder(folder) = &request.output.out {
+        output::check_folder(folder)?;
+    }
+    let prompt = Prompt::from(request.prompt.as_deref().unwrap_or(prompts::BUILT_IN[0]));
+    let compute = prepare(&request.model)?;
+    let messages = Stderr::new(&request.output);
+    let checkpoint = open(&request.model, &messages)?;
+    messages.chat_notes(&request.chat, checkpoint.template.as_ref());
+    let input = to_input(&prompt, &request.chat, 1, &checkpoint)?;
+    let decoder = load(&checkpoint, &compute, &messages)?;
+    let logits = decoder.extend(&mut decoder.start(), &input.ids)?;
+    let distribution = Distribution::from_logits(logits)?;
+
+    let best = distribution.best(request.candidates);
+    let columns: Vec<Vec<f64>> = request
+        .temperatures
+        .iter()
+        .map(|&t| distribution.probs_at(t))
+        .collect();
+    let transcript = Transcript {
+        vocabulary: &checkpoint.tokenizer,
+        threshold: 0.0,
+    };
+    let candidate = |&id: &u32| {
+        let probs = columns
+            .iter()
+            .map(|probs| probs[id as usize] as f32)
+            .collect();
+        transcript.tempered(id, distribution.logit(id), probs)
+    };
+    let rest = |probs: &Vec<f64>| {
+        let listed = |id: usize| best.iter().any(|&best| best as usize == id);
+        let others = probs.iter().enumerate().filter(|&(id, _)| !listed(id));
+        others.map(|(_, prob)| prob).sum::<f64>()
+    };
+    let record = TemperatureStep1 {
+        schema: SCHEMA,
+        program: PROGRAM.to_owned(),
+        model: model_info(&checkpoint, &compute),
+        prompt: prompt.prompt,
+        rendered: input.text,
+        prompt_token_ids: input.ids,
+        temperatures: request.temperatures.clone(),
+        candidates: best.iter().map(candidate).collect(),
+        rest: columns.iter().map(|probs| rest(probs) as f32).collect(),
+    };
+    let mut screen = Screen::new(&request.output);
+    screen.show(|out, _| table::temperature_step1(&record, out));
+    let path = match &request.output.out {
+        Out::Stdout => {
+            ignore_closed_pipe(json::write(&record, io::stdout().lock()))
+                .context("standard output")?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Out::File(path) => path.clone(),
+        Out::Folder(folder) => {
+            folder.join(format!("temperature_step1_{}.json", compute.device_name))
+        }
+    };
+    output::replace(&path, |file| json::write(&record, file))?;
+    messages.say(&format!(
+        "written to {}",
+        display::escape_line(&path.display().to_string())
+    ));
+    screen.close()?;
+    Ok(ExitCode::SUCCESS)
+}
