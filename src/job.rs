@@ -1,5 +1,6 @@
 //! The job of the main command without its screen: prompts and settings in, a record out, prompt by prompt.
 
+use std::cell::Cell;
 use std::ops::ControlFlow;
 
 use anyhow::{Error, Result};
@@ -28,18 +29,19 @@ pub(crate) struct Outcome {
     pub(crate) interrupted: Option<u8>,
 }
 
-/// A record as it grows.
-pub(crate) enum Growth<'a> {
+/// How a record has grown.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Growth {
     /// Model and settings are known; there is no prompt yet.
-    Begun(&'a Record),
+    Begun,
     /// The last prompt was taken over from an earlier record.
-    Kept(&'a Record),
+    Kept,
     /// The last prompt was run, or could not be.
-    Added(&'a Record),
+    Added,
 }
 
 /// Runs prompts and returns their record. `resume` may hand back entries of an earlier record, one for each prompt, once
-/// model and settings are known; those prompts are not run. `follow` sees the record grow, in the order of the prompts.
+/// model and settings are known; those prompts are not run. `follow` sees the record grow, in the order of the prompts, and may end the job by breaking.
 ///
 /// # Errors
 /// When the model cannot be used, or `resume` refuses. What is wrong with one prompt alone is in its entry.
@@ -48,7 +50,7 @@ pub(crate) fn run(
     prompts: &[Prompt],
     messages: &Stderr,
     resume: impl FnOnce(&Record, &[Setting]) -> Result<Vec<Option<PromptEntry>>>,
-    follow: &mut dyn FnMut(Growth),
+    follow: &mut dyn FnMut(Growth, &Record) -> ControlFlow<()>,
 ) -> Result<Outcome> {
     let compute = prepare(&request.model)?;
     let checkpoint = open(&request.model, messages)?;
@@ -74,7 +76,7 @@ pub(crate) fn run(
         (_, Err(error)) => Start::Failed(error),
     });
     let starts: Vec<Start> = starts.collect();
-    follow(Growth::Begun(&record));
+    let is_over = Cell::new(follow(Growth::Begun, &record).is_break());
 
     // the model is loaded only when some prompt can be run
     let is_ready = |start: &Start| matches!(start, Start::Ready(_));
@@ -96,6 +98,7 @@ pub(crate) fn run(
         bar: progress::bar("generating", 0, messages.quiet),
         record,
         follow,
+        is_over: &is_over,
     };
     job.explore(starts, decoder.as_ref(), &plan, request.batch, &interrupt);
     let is_cut = job.record.prompts.len() < prompts.len();
@@ -125,7 +128,9 @@ struct Job<'a> {
     messages: &'a Stderr,
     bar: ProgressBar,
     record: Record,
-    follow: &'a mut dyn FnMut(Growth),
+    follow: &'a mut dyn FnMut(Growth, &Record) -> ControlFlow<()>,
+    /// Whether nobody follows any more.
+    is_over: &'a Cell<bool>,
 }
 
 impl Job<'_> {
@@ -151,12 +156,13 @@ impl Job<'_> {
         if let Some(decoder) = decoder {
             let batch = batch.unwrap_or_else(|| self.batch(decoder, &ids, plan));
             let bar = self.bar.clone();
+            let is_over = self.is_over;
             let mut watch = |progress: Progress| {
                 bar.set_length(progress.total as u64);
                 bar.set_position(progress.done as u64);
-                match interrupt.exit_code() {
-                    Some(_) => ControlFlow::Break(()),
-                    None => ControlFlow::Continue(()),
+                match is_over.get() || interrupt.exit_code().is_some() {
+                    true => ControlFlow::Break(()),
+                    false => ControlFlow::Continue(()),
                 }
             };
             explore_all(
@@ -229,14 +235,20 @@ impl Job<'_> {
             }),
         };
         self.record.prompts.push(entry);
-        let (record, follow) = (&self.record, &mut self.follow);
-        self.bar.suspend(|| follow(Growth::Added(record)));
+        self.follow(Growth::Added);
     }
 
     fn keep(&mut self, entry: PromptEntry) {
         self.record.prompts.push(entry);
-        let (record, follow) = (&self.record, &mut self.follow);
-        self.bar.suspend(|| follow(Growth::Kept(record)));
+        self.follow(Growth::Kept);
+    }
+
+    fn follow(&mut self, growth: Growth) {
+        if !self.is_over.get() {
+            let (record, follow) = (&self.record, &mut self.follow);
+            let followed = self.bar.suspend(|| follow(growth, record));
+            self.is_over.set(followed.is_break());
+        }
     }
 }
 

@@ -4,10 +4,11 @@
 //! prompt → chat template → token ids → model → logits → Distribution → coin → token → Step → Record → terminal | JSON
 //! ```
 //!
-//! Three zones. The *edge* does I/O and speaks `anyhow`: [`cli`], [`run`], `commands`, [`checkpoint`], `loading`, [`prompts`], `recorded`, `input`, `job`, [`output`], `screen`,
-//! [`device`], [`progress`], [`interrupt`]. The *tensor zone* is [`model`], with [`kernels`] below it. The *core* is numbers and strings, without files,
-//! clock or printing: [`setting`], `ranking`, [`distribution`], [`sampler`], [`explore`], [`score`], [`transcript`], [`record`], [`analysis`],
-//! [`report`], [`text`], [`tokenization`], [`context`], [`softmax`]. Imports point downwards only.
+//! Three zones. The *edge* does I/O and speaks `anyhow`: [`cli`], [`run`], `commands`, `job`, [`checkpoint`], `loading`, [`prompts`], `input`,
+//! `recorded`, [`output`], `screen`, [`device`], [`progress`], [`interrupt`]. The *tensor zone* is [`model`], with [`kernels`] below it. The *core*
+//! is numbers and strings, without files, clock or printing: [`setting`], `ranking`, [`distribution`], [`sampler`], [`explore`], [`score`],
+//! [`transcript`], [`record`], `resume`, [`analysis`], [`report`], [`text`], [`tokenization`], [`context`], [`softmax`]. Imports point downwards
+//! only.
 //!
 //! The library serves the program of the same name; its interface may change with any version.
 
@@ -34,6 +35,7 @@ mod ranking;
 pub mod record;
 mod recorded;
 pub mod report;
+mod resume;
 pub mod run;
 pub mod sampler;
 pub mod score;

@@ -69,6 +69,14 @@ pub fn check_new(path: &Path) -> Result<()> {
     check_folder(folder_of(path))
 }
 
+/// Checks before any work that the file `path` can be replaced.
+///
+/// # Errors
+/// When nothing can be written beside it.
+pub fn check_replaceable(path: &Path) -> Result<()> {
+    check_folder(folder_of(path))
+}
+
 /// Checks before any work that `folder` is one or can be made, and takes files.
 ///
 /// # Errors

@@ -69,7 +69,7 @@ pub(crate) struct Screen {
 
 impl Screen {
     pub(crate) fn new(request: &OutputRequest) -> Self {
-        let is_shown = !request.quiet && request.out != Out::Stdout;
+        let is_shown = !request.quiet && !matches!(request.out, Out::Stdout | Out::Lines);
         Self {
             out: is_shown.then(|| stdout(request.color)),
             width: width(),

@@ -175,7 +175,8 @@ fn entropy_bits(probs: &[f64]) -> f32 {
     let terms = probs.iter().filter(|prob| **prob > 0.0);
     let bits: f64 = terms.map(|prob| -prob * prob.log2()).sum();
     // -1 × log2(1) is -0
-    bits.max(0.0) as f32
+    // of 0 and -0 either may be the larger; their sum is 0
+    (bits.max(0.0) + 0.0) as f32
 }
 
 fn finite(number: f32) -> Option<f32> {

@@ -17,6 +17,7 @@ mod qwen35_2b;
 #[cfg(unix)]
 mod readme;
 mod reports;
+mod resume;
 mod same_bits;
 mod samples;
 mod schema;

@@ -165,8 +165,12 @@ pub enum Out {
     Folder(PathBuf),
     /// This file, which must not exist.
     File(PathBuf),
+    /// This file, which is replaced.
+    Replace(PathBuf),
     /// Standard output, with nothing else on it.
     Stdout,
+    /// Standard output, one finished prompt a line, with nothing else on it.
+    Lines,
 }
 
 /// When to colour.
@@ -249,6 +253,8 @@ Examples:
   logprobs --setting temperature=1.5,top_p=0.9 --setting temperature=1.5,top_k=40 -p 'Tell a story.'
   logprobs --raw --one-line -p 'Three uses for a paperclip:' --setting temperature=0 --setting temperature=0.7,top_p=0.95 --setting temperature=1.5
   logprobs --samples 20 --temps 1 --tree -p 'Name a colour.'
+  logprobs --prompts-file prompts.txt --jsonl > run.jsonl
+  logprobs --prompts-file prompts.txt --resume results/run.json
   logprobs --samples 0 --json -p 'Say hi.' | jq '.prompts[0].greedy.steps[].prob'
   logprobs --raw -p 'The capital of France is' --max-new-tokens 1
   logprobs temperature-step1 -p 'What is the capital of France?' --temps 0.5,1,2

@@ -6,7 +6,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
 
 use super::values::{at_least_one, check_shares, number, setting, utf8};
-use super::{ChatRequest, ModelRequest, OutputRequest, ShowArgs};
+use super::{ChatRequest, ModelRequest, Out, OutputRequest, ShowArgs};
 use crate::setting::Setting;
 
 /// Most runs of one setting; more would be a mistake in the command rather than a wish.
@@ -23,6 +23,8 @@ pub struct RunRequest {
     pub prompts: Vec<String>,
     /// A file of prompts; `-` is standard input.
     pub prompts_file: Option<PathBuf>,
+    /// The record of the same command, interrupted.
+    pub resume: Option<PathBuf>,
     /// Show each reply on one line.
     pub one_line: bool,
     /// Show the replies as trees, too.
@@ -131,6 +133,12 @@ pub(super) struct RunArgs {
         help_heading = "Report"
     )]
     out: PathBuf,
+    /// Complete the record of a batch that was interrupted: its prompts are kept, the others are run; the same prompts and flags are needed. The record itself is replaced unless --out, --json or --jsonl says otherwise
+    #[arg(long, value_name = "RECORD", help_heading = "Report")]
+    resume: Option<PathBuf>,
+    /// Print every finished prompt at once as a line of JSON, a record of that prompt, on standard output; no tables, no file
+    #[arg(long, conflicts_with_all = ["json", "out", "one_line", "tree"], help_heading = "Report")]
+    jsonl: bool,
     #[command(flatten)]
     show: ShowArgs,
     #[command(flatten)]
@@ -162,6 +170,21 @@ impl RunArgs {
                 distinct.push(setting);
             }
         }
+        let mut output = self.show.into_request(self.out);
+        if self.jsonl {
+            output.out = Out::Lines;
+        }
+        // lines and standard input cannot be replaced by a record
+        let replaced = self.resume.as_ref().filter(|path| {
+            path.as_os_str() != "-"
+                && !path
+                    .extension()
+                    .is_some_and(|extension| extension == "jsonl")
+        });
+        let is_out_given = matches.value_source("out") == Some(ValueSource::CommandLine);
+        if let (Some(path), Out::Folder(_), false) = (replaced, &output.out, is_out_given) {
+            output.out = Out::Replace(path.clone());
+        }
         Ok(RunRequest {
             explore: ExploreRequest {
                 model: self.model,
@@ -177,9 +200,10 @@ impl RunArgs {
                 ignore_eos: self.ignore_eos,
                 batch: self.batch,
             },
-            output: self.show.into_request(self.out),
+            output,
             prompts: self.prompts,
             prompts_file: self.prompts_file,
+            resume: self.resume,
             one_line: self.one_line,
             tree: self.tree,
         })

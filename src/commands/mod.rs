@@ -62,7 +62,8 @@ fn check_out(out: &Out) -> Result<()> {
     match out {
         Out::Folder(folder) => output::check_folder(folder),
         Out::File(path) => output::check_new(path),
-        Out::Stdout => Ok(()),
+        Out::Replace(path) => output::check_replaceable(path),
+        Out::Stdout | Out::Lines => Ok(()),
     }
 }
 
@@ -77,6 +78,11 @@ fn write_record(
     out: &Out,
 ) -> Result<Option<String>> {
     let path = match out {
+        Out::Lines => return Ok(None),
+        Out::Replace(path) => {
+            output::replace(path, |file| json::write(record, file))?;
+            return Ok(Some(path.display().to_string()));
+        }
         Out::Stdout => {
             let written = json::write(record, io::stdout().lock());
             return ignore_closed_pipe(written)

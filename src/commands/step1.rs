@@ -72,12 +72,12 @@ pub(crate) fn run(request: &Step1Request) -> Result<ExitCode> {
     let mut screen = Screen::new(&request.output);
     screen.show(|out, _| table::temperature_step1(&record, out));
     let path = match &request.output.out {
-        Out::Stdout => {
+        Out::Stdout | Out::Lines => {
             ignore_closed_pipe(json::write(&record, io::stdout().lock()))
                 .context("standard output")?;
             return Ok(ExitCode::SUCCESS);
         }
-        Out::File(path) => path.clone(),
+        Out::File(path) | Out::Replace(path) => path.clone(),
         Out::Folder(folder) => {
             folder.join(format!("temperature_step1_{}.json", compute.device_name))
         }

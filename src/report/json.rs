@@ -8,6 +8,8 @@ use std::io::{self, Write};
 use serde::Serialize;
 use serde_json::ser::{CharEscape, Formatter, PrettyFormatter, Serializer};
 
+use crate::record::{ModelInfo, PromptEntry, Record, Settings};
+
 /// Lists that have a line for every entry; all others are lists of plain values, on one line.
 const LISTS: [&str; 12] = [
     "prompts",
@@ -48,6 +50,51 @@ pub fn write(record: &impl Serialize, mut writer: impl Write) -> io::Result<()> 
     };
     record.serialize(&mut Serializer::with_formatter(&mut writer, formatter))?;
     writer.write_all(b"\n")
+}
+
+/// Writes one prompt of a record as a record of its own, on one line.
+///
+/// # Errors
+/// When `writer` fails.
+pub fn write_line(record: &Record, prompt: usize, mut writer: impl Write) -> io::Result<()> {
+    #[derive(Serialize)]
+    struct Line<'a> {
+        schema: u32,
+        program: &'a str,
+        model: &'a ModelInfo,
+        settings: &'a Settings,
+        prompts: [&'a PromptEntry; 1],
+    }
+    let line = Line {
+        schema: record.schema,
+        program: &record.program,
+        model: &record.model,
+        settings: &record.settings,
+        prompts: [&record.prompts[prompt]],
+    };
+    write_compact(&line, &mut writer)
+}
+
+/// Writes anything on one line, and a line break.
+///
+/// # Errors
+/// When `writer` fails.
+pub(super) fn write_compact(value: &impl Serialize, writer: &mut impl Write) -> io::Result<()> {
+    value.serialize(&mut Serializer::with_formatter(&mut *writer, OneLine))?;
+    writer.write_all(b"\n")
+}
+
+/// No spaces and no line breaks; text as in [`write`].
+struct OneLine;
+
+impl Formatter for OneLine {
+    fn write_string_fragment<W: ?Sized + Write>(
+        &mut self,
+        writer: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
+        write_text(writer, fragment)
+    }
 }
 
 /// Indents like serde_json's pretty formatter, but writes a step, and a list of plain values, in one line.
@@ -164,13 +211,7 @@ impl Formatter for Outline {
         if self.in_key {
             self.key.push_str(fragment);
         }
-        let mut rest = fragment;
-        while let Some((at, c)) = rest.char_indices().find(|(_, c)| is_escaped(*c)) {
-            writer.write_all(&rest.as_bytes()[..at])?;
-            write!(writer, "\\u{:04x}", u32::from(c))?;
-            rest = &rest[at + c.len_utf8()..];
-        }
-        writer.write_all(rest.as_bytes())
+        write_text(writer, fragment)
     }
 
     fn write_char_escape<W: ?Sized + Write>(
@@ -180,6 +221,16 @@ impl Formatter for Outline {
     ) -> io::Result<()> {
         self.pretty.write_char_escape(writer, escape)
     }
+}
+
+fn write_text<W: ?Sized + Write>(writer: &mut W, text: &str) -> io::Result<()> {
+    let mut rest = text;
+    while let Some((at, c)) = rest.char_indices().find(|(_, c)| is_escaped(*c)) {
+        writer.write_all(&rest.as_bytes()[..at])?;
+        write!(writer, "\\u{:04x}", u32::from(c))?;
+        rest = &rest[at + c.len_utf8()..];
+    }
+    writer.write_all(rest.as_bytes())
 }
 
 /// Controls that JSON lets through and a terminal does not.
