@@ -6,6 +6,7 @@
 
 pub mod score;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The number of this layout; a changed or removed field raises it, a new optional one does not.
@@ -15,7 +16,7 @@ pub const SCHEMA: u32 = 1;
 pub const PROGRAM: &str = concat!("logprobs ", env!("CARGO_PKG_VERSION"));
 
 /// All that one invocation of the main command found out.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Record {
     /// [`SCHEMA`].
     pub schema: u32,
@@ -30,7 +31,7 @@ pub struct Record {
 }
 
 /// Which model computed the numbers, and how.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ModelInfo {
     /// Hub id, or the name of the folder or file.
     pub id: String,
@@ -52,7 +53,7 @@ pub struct ModelInfo {
 }
 
 /// What holds for every prompt of a record.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Settings {
     /// A run ends at this many steps at the latest.
     pub max_new_tokens: usize,
@@ -93,7 +94,7 @@ pub struct Settings {
 }
 
 /// What became of one prompt.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum PromptEntry {
     /// It was run.
@@ -103,7 +104,7 @@ pub enum PromptEntry {
 }
 
 /// A prompt that was run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PromptRecord {
     /// The name that the prompts file gave it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -127,7 +128,7 @@ pub struct PromptRecord {
 }
 
 /// A prompt that could not be run, and why.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PromptError {
     /// The name that the prompts file gave it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -139,7 +140,7 @@ pub struct PromptError {
 }
 
 /// All runs of one setting.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Sweep {
     /// The setting in words: `temperature 1.0, top_p 0.9`.
     pub label: String,
@@ -160,7 +161,7 @@ pub struct Sweep {
 }
 
 /// One completion.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Run {
     /// Index within its sweep: second part of what a coin depends on. 0 for the greedy run.
     pub run: u32,
@@ -178,7 +179,7 @@ pub struct Run {
 }
 
 /// Why a run ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum FinishReason {
     /// A stop id came up: the last step.
@@ -189,9 +190,20 @@ pub enum FinishReason {
     Context,
 }
 
+impl FinishReason {
+    /// Returns its name in the record.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::Context => "context",
+        }
+    }
+}
+
 /// One generated token and the distribution it was taken from: the model's own, at temperature 1, over all rows of the
 /// output layer, before any filter.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Step {
     /// Id of the generated token.
     pub token_id: u32,
@@ -204,6 +216,7 @@ pub struct Step {
     /// Natural logarithm of `prob`; at most 0.
     pub logprob: f32,
     /// In [0, 1].
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub prob: f32,
     /// 1 for the best candidate; ties go to the lower id.
     pub rank: usize,
@@ -223,9 +236,10 @@ pub struct Step {
 }
 
 /// What the sampler saw at a step, after temperature and filters.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Sampling {
     /// Probability of the token within the kept set.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub prob: f32,
     /// Size of the kept set; at least 1.
     pub kept: usize,
@@ -234,7 +248,7 @@ pub struct Sampling {
 }
 
 /// A candidate at a step.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Candidate {
     /// Its id.
     pub token_id: u32,
@@ -247,6 +261,7 @@ pub struct Candidate {
     /// Natural logarithm of `prob`; at most 0.
     pub logprob: f32,
     /// In [0, 1].
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub prob: f32,
 }
 
@@ -254,7 +269,7 @@ pub struct Candidate {
 ///
 /// All runs end at the same stop ids and the same limit, so none is a proper beginning of another: where two differ, each
 /// has a token of its own.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Analysis {
     /// One entry a sweep, in their order.
     pub sweeps: Vec<SweepAnalysis>,
@@ -263,7 +278,7 @@ pub struct Analysis {
 }
 
 /// What a sweep's runs have in common. Means are over the tokens of all runs, stop tokens included.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SweepAnalysis {
     /// That of the sweep.
     pub label: String,
@@ -282,7 +297,7 @@ pub struct SweepAnalysis {
 }
 
 /// The first step at which runs differ.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Parting {
     /// 1 for the first token.
     pub step: usize,
@@ -291,7 +306,7 @@ pub struct Parting {
 }
 
 /// A token that some runs took where others took another one.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Branch {
     /// The token; its probability is the model's own.
     pub took: Candidate,
@@ -300,7 +315,7 @@ pub struct Branch {
 }
 
 /// Two sweeps beside each other. Run i of both used the same coins: where the two differ, the setting did it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PairAnalysis {
     /// Label of one sweep: the one without filters, where filters are all that the two differ in.
     pub first: String,
@@ -317,7 +332,7 @@ pub struct PairAnalysis {
 }
 
 /// Where the runs of a pair's second sweep part among themselves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SecondParts {
     /// At the same step as those of the first.
@@ -331,7 +346,7 @@ pub enum SecondParts {
 }
 
 /// The first step at which the runs of two sweeps differ.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PairParting {
     /// 1 for the first token.
     pub step: usize,
@@ -340,7 +355,7 @@ pub struct PairParting {
 }
 
 /// A token that some runs of two sweeps took.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PairBranch {
     /// The token; its probability is the model's own.
     pub took: Candidate,
@@ -351,7 +366,7 @@ pub struct PairBranch {
 }
 
 /// One run index in two sweeps: the first step at which the two differ.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunParting {
     /// The index.
     pub run: u32,
@@ -364,7 +379,7 @@ pub struct RunParting {
 }
 
 /// What `temperature-step1` writes: the first step's best candidates at several temperatures.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TemperatureStep1 {
     /// [`SCHEMA`].
     pub schema: u32,
@@ -387,7 +402,7 @@ pub struct TemperatureStep1 {
 }
 
 /// A candidate's probability at several temperatures.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TemperedCandidate {
     /// Its id.
     pub token_id: u32,

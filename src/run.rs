@@ -16,6 +16,8 @@ pub fn run(request: &Request) -> Result<ExitCode> {
         Request::Run(request) => commands::run::run(request),
         Request::TemperatureStep1(request) => commands::step1::run(request),
         Request::Score(request) => commands::score::run(request),
+        Request::Render(request) => commands::render::run(request),
+        Request::Schema(request) => commands::schema::run(*request),
         Request::Tokens(request) => commands::tokens::run(request),
         Request::Context(request) => commands::context::run(request),
         Request::Softmax(request) => commands::softmax::run(request),

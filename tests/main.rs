@@ -16,6 +16,7 @@ mod program;
 mod qwen35_2b;
 #[cfg(unix)]
 mod readme;
+mod render;
 mod reports;
 mod resume;
 mod same_bits;

@@ -3,6 +3,7 @@
 //! Unknown flags, impossible values and contradictory pairs are refused here, as clap's usage errors (exit code 2).
 
 mod context;
+mod render;
 mod run;
 mod score;
 mod softmax;
@@ -19,6 +20,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 pub use context::{ContextRequest, Length};
+pub use render::{RenderRequest, SchemaRequest, SchemaSubject, Shape};
 pub use run::{ExploreRequest, RunRequest};
 pub use score::{Given, ScoreRequest, Subject};
 pub use softmax::SoftmaxRequest;
@@ -26,6 +28,7 @@ pub use step1::Step1Request;
 pub use tokens::{Asked, TextSource, TokensRequest};
 
 use context::{CONTEXT_EXAMPLES, ContextArgs};
+use render::{RENDER_EXAMPLES, SCHEMA_EXAMPLES};
 use run::RunArgs;
 use score::{SCORE_EXAMPLES, ScoreArgs};
 use softmax::{SOFTMAX_EXAMPLES, SoftmaxArgs};
@@ -42,6 +45,10 @@ pub enum Request {
     TemperatureStep1(Step1Request),
     /// The confidence trace of a given text.
     Score(ScoreRequest),
+    /// A record in another shape.
+    Render(RenderRequest),
+    /// What the program writes.
+    Schema(SchemaRequest),
     /// How texts become tokens.
     Tokens(TokensRequest),
     /// What a sequence costs.
@@ -205,6 +212,8 @@ impl Request {
                 .map(Self::TemperatureStep1)
                 .map_err(refuse),
             Some(Command::Score(score)) => score.into_request().map(Self::Score).map_err(refuse),
+            Some(Command::Render(render)) => Ok(Self::Render(render)),
+            Some(Command::Schema(schema)) => Ok(Self::Schema(schema)),
             Some(Command::Tokens(tokens)) => {
                 tokens.into_request().map(Self::Tokens).map_err(refuse)
             }
@@ -259,6 +268,7 @@ Examples:
   logprobs --raw -p 'The capital of France is' --max-new-tokens 1
   logprobs temperature-step1 -p 'What is the capital of France?' --temps 0.5,1,2
   logprobs score -p 'What is the capital of France?' --completion 'The capital is Lyon.'
+  logprobs render results/run.json --format csv
   logprobs tokens 'What is the capital of France?' '法国的首都是哪里？'
   logprobs context --tokens 8k,max
   logprobs softmax 5 3 2.5 1 -1 --labels Paris,Lyon,France,a,banana
@@ -273,6 +283,12 @@ enum Command {
     /// Show how probable a given text is, token by token, and named candidates beside it
     #[command(after_help = SCORE_EXAMPLES)]
     Score(Box<ScoreArgs>),
+    /// Turn a record into a table, Markdown, CSV, JSON or the OpenAI shape
+    #[command(after_help = RENDER_EXAMPLES)]
+    Render(RenderRequest),
+    /// Print the JSON Schema of what the program writes
+    #[command(after_help = SCHEMA_EXAMPLES)]
+    Schema(SchemaRequest),
     /// Show the tokens that texts become, and compare what texts cost; no weights are read
     #[command(after_help = TOKENS_EXAMPLES)]
     Tokens(Box<TokensArgs>),

@@ -2,7 +2,9 @@
 
 pub(crate) mod completions;
 pub(crate) mod context;
+pub(crate) mod render;
 pub(crate) mod run;
+pub(crate) mod schema;
 pub(crate) mod score;
 pub(crate) mod softmax;
 pub(crate) mod step1;

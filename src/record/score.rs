@@ -1,11 +1,12 @@
 //! What `score` writes: the trace of a given text (schema 1). Types and their meaning, no logic.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::record::{Candidate, ModelInfo};
 
 /// The trace of one text.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Score {
     /// [`SCHEMA`](crate::record::SCHEMA).
     pub schema: u32,
@@ -39,7 +40,7 @@ pub struct Score {
 }
 
 /// What holds for all steps of a [`Score`]; the names are those of [`Settings`](crate::record::Settings).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ScoreSettings {
     /// Entries of `top_logprobs`, at most the vocabulary.
     pub candidates: usize,
@@ -66,7 +67,7 @@ pub struct ScoreSettings {
 }
 
 /// Which recorded run was scored, and how far its numbers are from the recorded ones.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Recorded {
     /// The prompt's place in the record, from 1.
     pub prompt: usize,
@@ -79,7 +80,7 @@ pub struct Recorded {
 }
 
 /// Sums over all steps that have a log-probability. Null where a token has no probability at all, or there is no token.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Totals {
     /// Tokens with a number: all but a first one without context.
     pub tokens: usize,
@@ -96,7 +97,7 @@ pub struct Totals {
 }
 
 /// One token of the text and what the model thought of it. All numbers are null for a first token without context.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ScoredStep {
     /// Its id.
     pub token_id: u32,
@@ -109,6 +110,7 @@ pub struct ScoredStep {
     /// Natural logarithm of `prob`; null where that is 0.
     pub logprob: Option<f32>,
     /// In [0, 1].
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub prob: Option<f32>,
     /// 1 for the best candidate; ties go to the lower id.
     pub rank: Option<usize>,
@@ -125,7 +127,7 @@ pub struct ScoredStep {
 }
 
 /// A candidate that was asked for by its text.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Named {
     /// As it was given.
     pub text: String,
@@ -134,6 +136,7 @@ pub struct Named {
     /// Log-probability after the text, summed over its tokens; null where it has no probability at all.
     pub logprob: Option<f32>,
     /// In [0, 1].
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub prob: f32,
     /// Rank after the text; null for a sequence.
     pub rank: Option<usize>,
@@ -144,7 +147,7 @@ pub struct Named {
 }
 
 /// A token of a named candidate.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NamedToken {
     /// Its id.
     pub token_id: u32,
@@ -157,17 +160,19 @@ pub struct NamedToken {
     /// Natural logarithm of `prob`; null where that is 0.
     pub logprob: Option<f32>,
     /// In [0, 1].
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub prob: f32,
     /// 1 for the best candidate.
     pub rank: usize,
 }
 
 /// What a distribution says of one token.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Odds {
     /// Natural logarithm of `prob`; null where that is 0.
     pub logprob: Option<f32>,
     /// In [0, 1].
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub prob: f32,
     /// 1 for the best candidate; ties go to the lower id.
     pub rank: usize,

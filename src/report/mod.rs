@@ -2,8 +2,12 @@
 
 mod columns;
 pub mod context;
+pub mod csv;
 pub mod json;
+pub mod markdown;
+pub mod openai;
 mod parting;
+pub mod schema;
 pub mod score;
 pub mod softmax;
 mod summary;

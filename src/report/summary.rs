@@ -12,9 +12,16 @@ pub(super) fn settings(
     settings: &Settings,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let Some(analysis) = &prompt.analysis else {
+    let Some(rows) = rows(prompt, settings) else {
         return Ok(());
     };
+    writeln!(out, "\n{BOLD}settings beside each other{BOLD:#}")?;
+    columns::write_numbers(rows, out)
+}
+
+/// Returns a title row and a row for each setting; `None` where there are no samples.
+pub(super) fn rows(prompt: &PromptRecord, settings: &Settings) -> Option<Vec<Vec<String>>> {
+    let analysis = prompt.analysis.as_ref()?;
     let title = [
         "setting".to_owned(),
         "distinct".to_owned(),
@@ -38,9 +45,7 @@ pub(super) fn settings(
             format!("{:.1} %", 100.0 * analysis.outside_mass),
         ]
     });
-    let rows: Vec<Vec<String>> = std::iter::once(title.to_vec()).chain(rows).collect();
-    writeln!(out, "\n{BOLD}settings beside each other{BOLD:#}")?;
-    columns::write_numbers(rows, out)
+    Some(std::iter::once(title.to_vec()).chain(rows).collect())
 }
 
 /// A probability that may be too small for two decimals.
