@@ -8,6 +8,7 @@ mod context;
 mod crafted;
 #[cfg(feature = "demo")]
 mod demo;
+mod device;
 mod grid;
 mod hub;
 mod parity;

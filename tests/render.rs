@@ -156,7 +156,7 @@ fn csv_has_a_row_a_step_and_no_formula() {
     }
     // quoted, escaped, and behind an apostrophe
     assert!(
-        rows[1][column("prompt")].starts_with("'=1+1 `x` | <b>\\x1b[31m\\n"),
+        rows[1][column("prompt")].starts_with("'=1+1 `x` | <b>\\u{1B}[31m\\n"),
         "{:?}",
         rows[1]
     );
