@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Builds the program with --features cuda, on a machine that needs neither a GPU nor a CUDA toolkit: NVIDIA's compiler comes
+# as Python wheels into a folder under target. Takes ten minutes and more on two cores, most of it candle's kernels.
+#
+#   benches/cuda/build.sh          # checks the types of program and tests, then builds both in release mode
+#   benches/cuda/build.sh check    # checks the types only
+#
+# CUDA_COMPUTE_CAP: the compute capability to build for, without its dot [default: 80; that of an H100 or H200 is 90].
+# A CUDA toolkit of one's own is taken where CUDA_ROOT names it.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+target=${CARGO_TARGET_DIR:-target}
+if [ -z "${CUDA_ROOT:-}" ]; then
+  tools=$PWD/target/cuda-tools
+  [ -x "$tools/bin/pip" ] || python3 -m venv "$tools"
+  # newer compilers than 13.0 are refused by the cudarc that candle uses
+  "$tools/bin/pip" install --quiet 'nvidia-cuda-nvcc==13.0.*' 'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-cccl==13.0.*' \
+    'nvidia-cuda-crt==13.0.*' 'nvidia-nvvm==13.0.*'
+  CUDA_ROOT=$(echo "$tools"/lib/python3*/site-packages/nvidia/cu13)
+fi
+export CUDA_ROOT CUDA_COMPUTE_CAP=${CUDA_COMPUTE_CAP:-80}
+export PATH=$CUDA_ROOT/bin:$PATH
+nvcc --version | sed -n 4p
+
+cargo check --locked --features cuda --all-targets
+[ "${1:-}" = check ] && exit
+cargo build --locked --release --features cuda
+cargo test --locked --release --features cuda --no-run
+echo "built for compute capability $CUDA_COMPUTE_CAP: $target/release/logprobs"
