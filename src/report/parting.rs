@@ -6,14 +6,12 @@ use crate::analysis::parting::is_filtered_twin;
 use crate::record::{
     Branch, Candidate, PairAnalysis, PromptRecord, RunParting, SecondParts, Sweep, SweepAnalysis,
 };
-use crate::report::table::{BOLD, NARROWEST, TOKEN_WIDTH, cut, plural};
-use crate::report::wrap::Lines;
+use crate::report::table::{BOLD, TOKEN_WIDTH, cut, plural};
+use crate::report::wrap::write_sentence;
 use crate::text::display::cell;
 
 /// Tokens, or runs, that a sentence names; the record has all.
 const MOST_NAMED: usize = 5;
-/// Columns in front of a sentence, and of the lines that it goes on in.
-const INDENTS: [usize; 2] = [2, 4];
 
 /// Writes a sentence for each sweep of several runs, and one for each two sweeps that a filter alone tells apart.
 pub(super) fn words(
@@ -44,7 +42,7 @@ pub(super) fn words(
     writeln!(out, "\n{BOLD}where runs part{BOLD:#}")?;
     sentences
         .iter()
-        .try_for_each(|sentence| wrapped(sentence, width, out))
+        .try_for_each(|sentence| write_sentence(sentence, width, out))
 }
 
 fn of_sweep(sweep: &Sweep, analysis: &SweepAnalysis) -> String {
@@ -108,18 +106,6 @@ fn of_pair(pair: &PairAnalysis, num_runs: usize) -> String {
 fn token(candidate: &Candidate) -> String {
     let shown = cut(&cell(&candidate.token, &candidate.bytes), TOKEN_WIDTH);
     format!("`{shown}` {:.2}", candidate.prob)
-}
-
-fn wrapped(sentence: &str, width: Option<usize>, out: &mut impl Write) -> io::Result<()> {
-    let [first, others] = INDENTS;
-    let room = width.filter(|&width| width >= NARROWEST);
-    let mut lines = Lines::new(room.map(|width| width - others));
-    lines.text(sentence);
-    for (index, line) in lines.finish().iter().enumerate() {
-        let indent = if index == 0 { first } else { others };
-        writeln!(out, "{:indent$}{line}", "")?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

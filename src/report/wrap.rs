@@ -1,11 +1,38 @@
 //! Breaks a reply into lines that fit the terminal: at spaces, around marks, and between wide (CJK) characters. A word that is
 //! longer than a line stays whole.
 
+use std::io::{self, Write};
+
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+use super::table::NARROWEST;
 
 const JOINER: char = '\u{200D}';
 /// Chinese and Japanese punctuation that begins no line.
 const NEVER_FIRST: &str = "。，、！？；：）」』】》";
+
+/// Columns in front of a sentence, and of the lines that it goes on in.
+const INDENTS: [usize; 2] = [2, 4];
+
+/// Writes a sentence, broken to fit `width` columns.
+///
+/// # Errors
+/// When `out` fails.
+pub(super) fn write_sentence(
+    sentence: &str,
+    width: Option<usize>,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let [first, others] = INDENTS;
+    let room = width.filter(|&width| width >= NARROWEST);
+    let mut lines = Lines::new(room.map(|width| width - others));
+    lines.text(sentence);
+    for (index, line) in lines.finish().iter().enumerate() {
+        let indent = if index == 0 { first } else { others };
+        writeln!(out, "{:indent$}{line}", "")?;
+    }
+    Ok(())
+}
 
 /// Lines in the making; what is in one unit is never broken.
 #[derive(Debug)]
