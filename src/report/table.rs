@@ -157,13 +157,14 @@ pub(super) fn model(program: &str, model: &ModelInfo, out: &mut impl Write) -> i
         .unwrap_or_default();
     writeln!(
         out,
-        "{program}: {BOLD}{}{BOLD:#}{revision} ({}, vocabulary of {}, {} weights, {} on {})",
+        "{}: {BOLD}{}{BOLD:#}{revision} ({}, vocabulary of {}, {} weights, {} on {})",
+        escape_line(program),
         escape_line(&model.id),
-        model.architecture,
+        escape_line(&model.architecture),
         model.vocab_size,
-        model.weights_dtype,
-        model.compute_dtype,
-        model.device
+        escape_line(&model.weights_dtype),
+        escape_line(&model.compute_dtype),
+        escape_line(&model.device)
     )?;
     match &model.note {
         Some(note) => writeln!(out, "{BOLD}{}{BOLD:#}", escape_line(note)),
