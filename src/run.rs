@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::cli::Request;
 use crate::commands;
 
-/// Does what was asked and returns the exit code: 0 done, 1 a prompt failed, 130 or 143 interrupted.
+/// Does what was asked and returns the exit code: 0 done, 1 a prompt failed, 3 a check failed, 130 or 143 interrupted.
 ///
 /// # Errors
 /// When nothing can be done at all.
@@ -21,6 +21,7 @@ pub fn run(request: &Request) -> Result<ExitCode> {
         Request::Tokens(request) => commands::tokens::run(request),
         Request::Context(request) => commands::context::run(request),
         Request::Softmax(request) => commands::softmax::run(request),
+        Request::Compare(request) => commands::compare::run(request),
         Request::Completions(shell) => commands::completions::run(*shell),
     }
 }

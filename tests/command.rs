@@ -495,8 +495,7 @@ fn runs_that_start_together_all_keep_their_file() {
 }
 
 /// Characters that move a cursor, change a terminal or turn a line around.
-#[cfg(unix)]
-fn is_hostile(c: char) -> bool {
+pub(crate) fn is_hostile(c: char) -> bool {
     (c.is_control() && c != '\n')
         || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}')
 }

@@ -4,6 +4,7 @@ mod batch;
 mod benches;
 mod checkpoint;
 mod command;
+mod compare;
 mod context;
 mod crafted;
 #[cfg(feature = "demo")]

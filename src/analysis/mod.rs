@@ -1,5 +1,6 @@
 //! Pure summaries of recorded runs.
 
+pub mod compare;
 pub mod parting;
 pub mod score;
 pub mod tree;

@@ -104,7 +104,7 @@ pub(super) fn parts_at(runs: &[&Run], from: usize) -> Option<usize> {
 }
 
 /// Returns the index of the first step at which two runs differ, which they do not before `from`.
-fn differs_at(one: &Run, other: &Run, from: usize) -> Option<usize> {
+pub(super) fn differs_at(one: &Run, other: &Run, from: usize) -> Option<usize> {
     let longest = one.steps.len().max(other.steps.len());
     let id = |run: &Run, at: usize| run.steps.get(at).map(|step| step.token_id);
     (from..longest).find(|&at| id(one, at) != id(other, at))
@@ -129,7 +129,7 @@ pub(super) fn divide<'a>(runs: &[&'a Run], at: usize) -> Vec<(&'a Step, Vec<usiz
     branches
 }
 
-fn candidate(step: &Step) -> Candidate {
+pub(super) fn candidate(step: &Step) -> Candidate {
     Candidate {
         token_id: step.token_id,
         token: step.token.clone(),

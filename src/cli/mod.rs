@@ -2,6 +2,7 @@
 //!
 //! Unknown flags, impossible values and contradictory pairs are refused here, as clap's usage errors (exit code 2).
 
+mod compare;
 mod context;
 mod render;
 mod run;
@@ -19,6 +20,7 @@ use std::path::PathBuf;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
+pub use compare::CompareRequest;
 pub use context::{ContextRequest, Length};
 pub use render::{RenderRequest, SchemaRequest, SchemaSubject, Shape};
 pub use run::{ExploreRequest, RunRequest};
@@ -27,6 +29,7 @@ pub use softmax::SoftmaxRequest;
 pub use step1::Step1Request;
 pub use tokens::{Asked, TextSource, TokensRequest};
 
+use compare::{COMPARE_EXAMPLES, CompareArgs};
 use context::{CONTEXT_EXAMPLES, ContextArgs};
 use render::{RENDER_EXAMPLES, SCHEMA_EXAMPLES};
 use run::RunArgs;
@@ -55,6 +58,8 @@ pub enum Request {
     Context(ContextRequest),
     /// The arithmetic of a step on given logits.
     Softmax(SoftmaxRequest),
+    /// Two records beside each other.
+    Compare(CompareRequest),
     /// Write a completion script.
     Completions(clap_complete::Shell),
 }
@@ -223,6 +228,9 @@ impl Request {
             Some(Command::Softmax(softmax)) => {
                 softmax.into_request().map(Self::Softmax).map_err(refuse)
             }
+            Some(Command::Compare(compare)) => {
+                compare.into_request().map(Self::Compare).map_err(refuse)
+            }
             Some(Command::Completions { shell }) => Ok(Self::Completions(shell)),
         }
     }
@@ -272,8 +280,9 @@ Examples:
   logprobs tokens 'What is the capital of France?' '法国的首都是哪里？'
   logprobs context --tokens 8k,max
   logprobs softmax 5 3 2.5 1 -1 --labels Paris,Lyon,France,a,banana
+  logprobs compare results/before.json results/after.json
 
-Exit codes: 0 done, 1 failed (or a prompt of several did), 2 wrong usage, 130 interrupted";
+Exit codes: 0 done, 1 failed (or a prompt of several did), 2 wrong usage, 3 a check failed, 130 interrupted";
 
 #[derive(Subcommand)]
 enum Command {
@@ -298,6 +307,9 @@ enum Command {
     /// Turn logits into probabilities, filter them and draw: the arithmetic itself, without a model
     #[command(after_help = SOFTMAX_EXAMPLES)]
     Softmax(Box<SoftmaxArgs>),
+    /// Compare two records of the same prompts: where replies part, and how far their numbers are from each other
+    #[command(after_help = COMPARE_EXAMPLES)]
+    Compare(CompareArgs),
     /// Print a completion script for a shell
     #[command(
         after_help = "Example:\n  logprobs completions bash > ~/.local/share/bash-completion/completions/logprobs"

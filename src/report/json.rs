@@ -11,7 +11,7 @@ use serde_json::ser::{CharEscape, Formatter, PrettyFormatter, Serializer};
 use crate::record::{ModelInfo, PromptEntry, Record, Settings};
 
 /// Lists that have a line for every entry; all others are lists of plain values, on one line.
-const LISTS: [&str; 12] = [
+const LISTS: [&str; 14] = [
     "prompts",
     "sweeps",
     "runs",
@@ -24,16 +24,20 @@ const LISTS: [&str; 12] = [
     "branches",
     "run_by_run",
     "named",
+    "findings",
+    "differences",
 ];
 
 /// Lists whose entries are on one line each, whatever is in them.
-const LISTS_OF_LINES: [&str; 6] = [
+const LISTS_OF_LINES: [&str; 8] = [
     "steps",
     "candidates",
     "tokens",
     "totals",
     "branches",
     "run_by_run",
+    "findings",
+    "differences",
 ];
 
 /// Writes a record and a final line break.

@@ -1,0 +1,45 @@
+//! `compare`: two records are read and laid beside each other.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::analysis::compare::{Named, compare};
+use crate::cli::CompareRequest;
+use crate::recorded;
+use crate::report;
+
+/// The exit code of a check that failed.
+pub(super) const BEYOND: u8 = 3;
+
+/// Compares and prints. Exit code 3 says that the two are beyond tolerance.
+///
+/// # Errors
+/// When a record cannot be read, or standard output fails.
+pub(crate) fn run(request: &CompareRequest) -> Result<ExitCode> {
+    let read = |path: &Path| recorded::read_prompts(path).map(|record| (name(path), record));
+    let ((name_a, a), (name_b, b)) = (read(&request.a)?, read(&request.b)?);
+    let terms = &request.terms;
+    let comparison = compare(
+        Named {
+            name: &name_a,
+            record: &a,
+        },
+        Named {
+            name: &name_b,
+            record: &b,
+        },
+        terms.tolerance,
+        terms.strict,
+    );
+    super::print(&comparison, request.print, report::compare::table)?;
+    Ok(match comparison.findings.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(BEYOND),
+    })
+}
+
+fn name(path: &Path) -> String {
+    path.display().to_string()
+}
