@@ -231,6 +231,7 @@ impl Job<'_> {
             Err(error) => PromptEntry::Failed(PromptError {
                 id: prompt.id.clone(),
                 prompt: prompt.prompt.clone(),
+                system: prompt.system.clone(),
                 error: format!("{error:#}"),
             }),
         };

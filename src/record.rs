@@ -136,6 +136,9 @@ pub struct PromptError {
     pub id: Option<String>,
     /// As it was given.
     pub prompt: String,
+    /// System message of this prompt alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system: Option<String>,
     /// One sentence.
     pub error: String,
 }

@@ -88,6 +88,8 @@ pub(crate) struct Failed {
     #[serde(default)]
     pub(crate) id: Option<String>,
     pub(crate) prompt: String,
+    #[serde(default)]
+    pub(crate) system: Option<String>,
     pub(crate) error: String,
 }
 

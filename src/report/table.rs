@@ -459,6 +459,7 @@ pub(super) mod tests {
         let failed = PromptError {
             id: Some("second".into()),
             prompt: "x".repeat(300),
+            system: None,
             error: "it is too long".into(),
         };
         Record {

@@ -79,7 +79,10 @@ fn traits(record: &Record) -> Vec<Traits<'_>> {
         PromptEntry::Failed(failed) => Traits {
             id: failed.id.as_deref(),
             prompt: &failed.prompt,
-            system: None,
+            system: failed
+                .system
+                .as_deref()
+                .or(record.settings.system.as_deref()),
             rendered: None,
         },
     };
@@ -93,11 +96,7 @@ const KEYS: [for<'a> fn(&Traits<'a>) -> Option<Key<'a>>; 4] = [
         let rendered = Some(traits.rendered?);
         Some([Some(traits.prompt), traits.system, rendered])
     },
-    |traits| {
-        traits
-            .rendered
-            .map(|_| [Some(traits.prompt), traits.system, None])
-    },
+    |traits| Some([Some(traits.prompt), traits.system, None]),
     |traits| Some([Some(traits.prompt), None, None]),
 ];
 

@@ -80,6 +80,7 @@ pub(crate) fn failed(prompt: &str) -> PromptEntry {
     PromptEntry::Failed(PromptError {
         id: None,
         prompt: prompt.into(),
+        system: None,
         error: "no room".into(),
     })
 }
