@@ -39,6 +39,7 @@ pub struct Rendered {
 /// A model's chat template, compiled.
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    now: Timestamp,
     source: String,
     text: String,
     special_tokens: BTreeMap<&'static str, String>,
@@ -84,6 +85,7 @@ impl ChatTemplate {
         let text = text.to_owned();
         let mut template = Self {
             environment,
+            now,
             source,
             text,
             special_tokens: special_tokens.into_iter().collect(),
@@ -91,6 +93,14 @@ impl ChatTemplate {
         };
         template.has_thinking_switch |= template.obeys_switch();
         Ok(template)
+    }
+
+    /// Tells the template the date of an earlier rendering ([`Rendered::date`]) from now on, wherever it asks for one of that
+    /// format.
+    pub fn repeat_date(&mut self, date: &str) {
+        let parts = date.split(", ").filter(|part| *part != date);
+        let dates = std::iter::once(date).chain(parts).map(str::to_owned);
+        jinja::tell_time(&mut self.environment, self.now, dates.collect());
     }
 
     /// Returns where the template came from and the sha256 of its text, all 64 digits:
@@ -490,6 +500,36 @@ mod tests {
             false,
         );
         assert_eq!(dateless.expect("renders").date, None);
+    }
+
+    #[test]
+    fn the_date_of_an_earlier_rendering_is_told_again_where_it_has_the_format() {
+        let source = "{{ strftime_now('%d %b %Y') }} {{ strftime_now('%B %d, %Y') }} {{ strftime_now('%H:%M') }}";
+        let messages = Messages {
+            system: None,
+            user: "",
+        };
+        let render = |date: &str| {
+            let mut template = compile(source).expect("compiles");
+            template.repeat_date(date);
+            template.render(&messages, false).expect("renders")
+        };
+        let now = "29 Feb 2024 February 29, 2024 12:21";
+        assert_eq!(
+            render("26 Jul 2024").text,
+            format!("26 Jul 2024{}", &now[11..])
+        );
+        assert_eq!(render("yesterday").text, now);
+        // what an earlier rendering noted of all three
+        assert_eq!(
+            render("26 Jul 2024, July 26, 2024, 08:15").text,
+            "26 Jul 2024 February 29, 2024 08:15",
+            "a date with a comma cannot be told from two"
+        );
+        assert_eq!(
+            render("July 26, 2024").text,
+            "29 Feb 2024 July 26, 2024 12:21"
+        );
     }
 
     #[test]

@@ -56,15 +56,24 @@ pub(super) fn environment(now: Timestamp) -> Result<Environment<'static>, Error>
     environment.add_function("raise_exception", |message: String| -> Result<(), Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
     });
+    tell_time(&mut environment, now, Vec::new());
+    Ok(environment)
+}
+
+/// Lets `strftime_now` return the first of `dates` that has the format asked for, and else tell the time that is `now`.
+pub(super) fn tell_time(environment: &mut Environment, now: Timestamp, dates: Vec<String>) {
     environment.add_function("strftime_now", move |state: &mut State, format: &str| {
-        let date = strftime(now, format)?;
+        let has_format = |date: &&String| BrokenDownTime::parse(format, date).is_ok();
+        let date = match dates.iter().find(has_format) {
+            Some(date) => date.clone(),
+            None => strftime(now, format)?,
+        };
         let dates = &mut state.get_or_insert_extension(Dates::default()).0;
         if !dates.contains(&date) {
             dates.push(date.clone());
         }
         Ok::<_, Error>(date)
     });
-    Ok(environment)
 }
 
 /// Returns a template's source as jinja2 reads it: with `\n` line ends, and with the blocks by which transformers marks
