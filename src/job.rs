@@ -53,7 +53,10 @@ pub(crate) fn run(
     follow: &mut dyn FnMut(Growth, &Record) -> ControlFlow<()>,
 ) -> Result<Outcome> {
     let compute = prepare(&request.model)?;
-    let checkpoint = open(&request.model, messages)?;
+    let mut checkpoint = open(&request.model, messages)?;
+    if let (Some(template), Some(date)) = (&mut checkpoint.template, &request.template_date) {
+        template.repeat_date(date);
+    }
     messages.chat_notes(&request.chat, checkpoint.template.as_ref());
     let mut settings = to_settings(request, &checkpoint);
     let inputs: Vec<Result<Input>> = prompts

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Three zones. The *edge* does I/O and speaks `anyhow`: [`cli`], [`run`], `commands`, `job`, [`checkpoint`], `loading`, [`prompts`], `input`,
-//! `recorded`, [`output`], `screen`, [`device`], [`progress`], [`interrupt`]. The *tensor zone* is [`model`], with [`kernels`] below it. The *core*
+//! `recorded`, `rerun`, [`output`], `screen`, [`device`], [`progress`], [`interrupt`]. The *tensor zone* is [`model`], with [`kernels`] below it. The *core*
 //! is numbers and strings, without files, clock or printing: [`setting`], `ranking`, [`distribution`], [`sampler`], [`explore`], [`score`],
 //! [`transcript`], [`record`], `resume`, [`analysis`], [`report`], [`text`], [`tokenization`], [`context`], [`softmax`]. Imports point downwards
 //! only.
@@ -35,6 +35,7 @@ mod ranking;
 pub mod record;
 mod recorded;
 pub mod report;
+mod rerun;
 mod resume;
 pub mod run;
 pub mod sampler;

@@ -15,6 +15,9 @@ pub const BUILT_IN: [&str; 2] = [
     "推荐一家上海的独立咖啡馆，给出店名和具体地址，用一句话回答。",
 ];
 
+/// How the error of a line ends that could not become a prompt.
+pub(crate) const NO_OBJECT: &str = "(expected an object with prompt, and optional id and system)";
+
 /// One prompt of a batch.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -124,11 +127,13 @@ fn object(number: usize, line: &str) -> Prompt {
     serde_json::from_str(line).unwrap_or_else(|error| {
         let text = error.to_string();
         // every line is a document of its own: the place is ours to tell
-        let message = text.rsplit_once(" at line ").map_or(text.as_str(), |(message, _)| message);
+        let message = text
+            .rsplit_once(" at line ")
+            .map_or(text.as_str(), |(message, _)| message);
         let column = error.column();
         Prompt {
             error: Some(format!(
-                "line {number}, column {column}: {message} (expected an object with prompt, and optional id and system)"
+                "line {number}, column {column}: {message} {NO_OBJECT}"
             )),
             ..line.into()
         }

@@ -21,6 +21,7 @@ pub fn run(request: &Request) -> Result<ExitCode> {
         Request::Tokens(request) => commands::tokens::run(request),
         Request::Context(request) => commands::context::run(request),
         Request::Softmax(request) => commands::softmax::run(request),
+        Request::Check(request) => commands::check::run(request),
         Request::Compare(request) => commands::compare::run(request),
         Request::Completions(shell) => commands::completions::run(*shell),
     }

@@ -51,6 +51,11 @@ impl Stderr {
         let _ = writeln!(io::stderr(), "warning: {}", display::escape_text(message));
     }
 
+    /// Says why nothing is done.
+    pub(crate) fn refuse(&self, message: &str) {
+        let _ = writeln!(io::stderr(), "error: {}", display::escape_text(message));
+    }
+
     /// Says what of the request does not reach this model's template.
     pub(crate) fn chat_notes(&self, chat: &ChatRequest, template: Option<&ChatTemplate>) {
         let template = template.filter(|_| !chat.raw);

@@ -2,6 +2,7 @@
 
 mod batch;
 mod benches;
+mod check;
 mod checkpoint;
 mod command;
 mod compare;

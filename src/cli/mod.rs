@@ -2,6 +2,7 @@
 //!
 //! Unknown flags, impossible values and contradictory pairs are refused here, as clap's usage errors (exit code 2).
 
+mod check;
 mod compare;
 mod context;
 mod render;
@@ -20,15 +21,18 @@ use std::path::PathBuf;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
-pub use compare::CompareRequest;
+pub use check::{CheckRequest, GateRequest, RerunRequest};
+pub use compare::{CompareRequest, CompareTerms};
 pub use context::{ContextRequest, Length};
 pub use render::{RenderRequest, SchemaRequest, SchemaSubject, Shape};
+pub(crate) use run::MAX_SAMPLES;
 pub use run::{ExploreRequest, RunRequest};
 pub use score::{Given, ScoreRequest, Subject};
 pub use softmax::SoftmaxRequest;
 pub use step1::Step1Request;
 pub use tokens::{Asked, TextSource, TokensRequest};
 
+use check::{CHECK_EXAMPLES, CheckArgs};
 use compare::{COMPARE_EXAMPLES, CompareArgs};
 use context::{CONTEXT_EXAMPLES, ContextArgs};
 use render::{RENDER_EXAMPLES, SCHEMA_EXAMPLES};
@@ -60,6 +64,8 @@ pub enum Request {
     Softmax(SoftmaxRequest),
     /// Two records beside each other.
     Compare(CompareRequest),
+    /// A record made again and held against what it was.
+    Check(CheckRequest),
     /// Write a completion script.
     Completions(clap_complete::Shell),
 }
@@ -231,6 +237,7 @@ impl Request {
             Some(Command::Compare(compare)) => {
                 compare.into_request().map(Self::Compare).map_err(refuse)
             }
+            Some(Command::Check(check)) => check.into_request().map(Self::Check).map_err(refuse),
             Some(Command::Completions { shell }) => Ok(Self::Completions(shell)),
         }
     }
@@ -281,6 +288,7 @@ Examples:
   logprobs context --tokens 8k,max
   logprobs softmax 5 3 2.5 1 -1 --labels Paris,Lyon,France,a,banana
   logprobs compare results/before.json results/after.json
+  logprobs check golden.json
 
 Exit codes: 0 done, 1 failed (or a prompt of several did), 2 wrong usage, 3 a check failed, 130 interrupted";
 
@@ -310,6 +318,9 @@ enum Command {
     /// Compare two records of the same prompts: where replies part, and how far their numbers are from each other
     #[command(after_help = COMPARE_EXAMPLES)]
     Compare(CompareArgs),
+    /// Run again what a record says and compare: a run held in CI
+    #[command(after_help = CHECK_EXAMPLES)]
+    Check(Box<CheckArgs>),
     /// Print a completion script for a shell
     #[command(
         after_help = "Example:\n  logprobs completions bash > ~/.local/share/bash-completion/completions/logprobs"

@@ -10,7 +10,7 @@ use super::{ChatRequest, ModelRequest, Out, OutputRequest, ShowArgs};
 use crate::setting::Setting;
 
 /// Most runs of one setting; more would be a mistake in the command rather than a wish.
-const MAX_SAMPLES: i64 = 100_000;
+pub(crate) const MAX_SAMPLES: i64 = 100_000;
 
 /// The main command.
 #[derive(Debug, Clone, PartialEq)]
@@ -56,6 +56,8 @@ pub struct ExploreRequest {
     pub threshold: f64,
     /// Whether the ids that end a reply do not.
     pub ignore_eos: bool,
+    /// What a template is told of the date, where it has the format that it asks for; `None` is today.
+    pub template_date: Option<String>,
     /// Rows that are computed together at most; at least 1. `None`: what fits into memory.
     pub batch: Option<usize>,
 }
@@ -198,6 +200,7 @@ impl RunArgs {
                 mass: self.mass,
                 threshold: self.threshold,
                 ignore_eos: self.ignore_eos,
+                template_date: None,
                 batch: self.batch,
             },
             output,

@@ -1,5 +1,6 @@
 //! The commands, one file each: a request becomes a result, and the result is printed or written.
 
+pub(crate) mod check;
 pub(crate) mod compare;
 pub(crate) mod completions;
 pub(crate) mod context;

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 
 use serde_json::Value;
 
+use crate::analysis::compare::gates::is_gate;
 use crate::record::Candidate;
 use crate::record::compare::{
     Comparison, Finding, FirstDifference, GreedyComparison, Outcome, PromptComparison, Replies,
@@ -368,12 +369,6 @@ fn verdict(comparison: &Comparison, width: Option<usize>, out: &mut impl Write) 
             "{} of {compared} greedy replies the same{near_ties}{largest}",
             totals.same_replies
         ),
-    };
-    let is_gate = |finding: &Finding| {
-        matches!(
-            finding.what,
-            What::BelowGate { .. } | What::TooManyLow { .. }
-        )
     };
     let words = match comparison.findings.as_slice() {
         [] => return writeln!(out, "\n{BOLD}within tolerance{BOLD:#}: {facts}"),

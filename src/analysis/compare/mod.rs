@@ -14,6 +14,7 @@
 //! Under `strict` every token has to be the same: near ties and samples count, too.
 
 mod divergence;
+pub mod gates;
 mod greedy;
 mod pairs;
 mod sweeps;
