@@ -3,7 +3,7 @@
 //! A `console` block is a session: lines that start with `$ ` are commands for bash, in a folder that only has `tests` in it;
 //! what follows is all that a terminal shows of them, stdout and stderr. A command must succeed unless `$ echo $?` follows.
 //! `<!-- paragraphs 1 2 4 -->` above a block means that of each output only these are shown, and `…` for what is left out.
-//! In `sh` blocks, lines with `logprobs` are only parsed: they need the hub, or hours. `LOGPROBS_UPDATE_README=1 cargo test
+//! In `sh` and `yaml` blocks, lines with `logprobs` are only parsed: they need the hub, or hours. `LOGPROBS_UPDATE_README=1 cargo test
 //! readme` writes today's output, and the file map, into README.md.
 
 use std::ffi::OsString;
@@ -44,7 +44,7 @@ fn blocks(readme: &str) -> Vec<Block<'_>> {
         match (line.strip_prefix("```"), open.take()) {
             (Some(_), Some(block)) => blocks.push(block),
             (Some(language), None) => {
-                let is_known = ["console", "sh"].contains(&language);
+                let is_known = ["console", "sh", "yaml"].contains(&language);
                 assert!(is_known, "line {}: a block of kind `{language}`", index + 1);
                 open = Some(Block {
                     language,
@@ -329,9 +329,14 @@ fn its_other_command_lines_are_understood() {
     let blocks = blocks(&readme);
     let lines = blocks
         .iter()
-        .filter(|block| block.language == "sh")
+        .filter(|block| block.language != "console")
         .flat_map(|block| &block.lines)
-        .filter(|line| line.contains("logprobs -") || line.contains("logprobs temp"));
+        .map(|line| line.trim().trim_start_matches("- run: "))
+        .filter(|line| {
+            ["logprobs -", "logprobs temp", "logprobs check"]
+                .iter()
+                .any(|start| line.contains(start))
+        });
     let mut number = 0;
     for line in lines {
         // bash splits the line; a function of the program's name shows what it was given
