@@ -435,7 +435,7 @@ fn finding(finding: &Finding, comparison: &Comparison) -> String {
 fn small(number: f32) -> String {
     match number {
         0.0 => "0".to_owned(),
-        n if n >= 0.001 && n < 1000.0 => {
+        n if (0.001..1000.0).contains(&n) => {
             let digits = (1 - n.log10().floor() as i32).clamp(0, 4) as usize;
             format!("{n:.digits$}")
         }
@@ -550,7 +550,7 @@ mod tests {
         named.id = Some("x\u{1b}".into());
         let mut changed = named.clone();
         changed.prompt_token_ids.push(9);
-        changed.rendered.push_str("\u{202e}");
+        changed.rendered.push('\u{202e}');
         let a = record(vec![
             entry("a"),
             failed("f"),

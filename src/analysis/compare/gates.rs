@@ -48,8 +48,7 @@ fn failing<'a>(
         fail_below,
         max_low,
     } = *gates;
-    // what is no number is below everything
-    let is_below = |step: &Step, limit: f64| !(f64::from(step.prob) >= limit);
+    let is_below = |step: &Step, limit: f64| f64::from(step.prob) < limit;
     let below = fail_below.into_iter().flat_map(move |limit| {
         let steps = (1..).zip(steps);
         let below = steps.filter(move |(_, step)| is_below(step, limit));

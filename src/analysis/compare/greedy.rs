@@ -198,8 +198,8 @@ mod tests {
 
     #[test]
     fn a_flip_within_the_tolerance_on_both_sides_is_a_near_tie() {
-        let (a, b): ([&[(u32, f64)]; 1], [&[(u32, f64)]; 1]) =
-            ([&[(1, 0.24), (2, 0.21)]], [&[(2, 0.24), (1, 0.22)]]);
+        let a: [&[(u32, f64)]; 1] = [&[(1, 0.24), (2, 0.21)]];
+        let b: [&[(u32, f64)]; 1] = [&[(2, 0.24), (1, 0.22)]];
         // ln(0.24/0.21) + ln(0.24/0.22) = 0.2205
         let near = flip(&a, &b, 0.12);
         assert!(near.near_tie, "{near:?}");

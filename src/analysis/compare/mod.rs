@@ -166,7 +166,7 @@ fn name(entry: &PromptEntry) -> (Option<&str>, &str) {
     }
 }
 
-fn done<'a>(entry: Option<(usize, &'a PromptEntry)>) -> Option<&'a PromptRecord> {
+fn done(entry: Option<(usize, &PromptEntry)>) -> Option<&PromptRecord> {
     match entry?.1 {
         PromptEntry::Done(done) => Some(done),
         PromptEntry::Failed(_) => None,

@@ -69,8 +69,8 @@ struct Traits<'a> {
 }
 
 fn traits(record: &Record) -> Vec<Traits<'_>> {
-    let of = |entry| match entry {
-        &PromptEntry::Done(ref done) => Traits {
+    let traits = record.prompts.iter().map(|entry| match entry {
+        PromptEntry::Done(done) => Traits {
             id: done.id.as_deref(),
             prompt: &done.prompt,
             system: done.system.as_deref().or(record.settings.system.as_deref()),
@@ -85,8 +85,8 @@ fn traits(record: &Record) -> Vec<Traits<'_>> {
                 .or(record.settings.system.as_deref()),
             rendered: None,
         },
-    };
-    record.prompts.iter().map(of).collect()
+    });
+    traits.collect()
 }
 
 /// What a prompt is looked up by, one way after the other; `None` where it has no such thing.
