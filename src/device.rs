@@ -61,10 +61,7 @@ impl Compute {
 
     /// Returns the type's name in the record.
     pub fn dtype_name(&self) -> &'static str {
-        match &self.backend {
-            Backend::Kernels(_) => DType::F32.as_str(),
-            Backend::Tensors { dtype, .. } => dtype.as_str(),
-        }
+        self.backend.dtype().as_str()
     }
 
     /// Returns what computes, in words: `cpu: avx512 kernels, 2 threads`.
@@ -76,7 +73,7 @@ impl Compute {
                 let s = if threads == 1 { "" } else { "s" };
                 format!("{device}: {} kernels, {threads} thread{s}", isa.name())
             }
-            Backend::Tensors { .. } => format!("{device}: candle, {dtype}"),
+            _ => format!("{device}: candle, {dtype}"),
         }
     }
 

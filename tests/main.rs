@@ -22,6 +22,7 @@ mod readme;
 mod render;
 mod reports;
 mod resume;
+mod rounding;
 mod same_bits;
 mod samples;
 mod schema;

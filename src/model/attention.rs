@@ -9,6 +9,7 @@ use candle_core::{Device, Module, Tensor};
 use super::config::DecoderConfig;
 use super::layers::{Linear, Loader, RmsNorm, with_numbers};
 use super::rope::Angles;
+use super::rounding::Rounding;
 use super::row::LayerState;
 use super::tensors;
 use crate::kernels::Isa;
@@ -29,7 +30,7 @@ pub struct Attention {
 #[derive(Debug, Clone)]
 enum Look {
     Kernel(Isa, Option<QkNorm>),
-    Tensors(Option<(RmsNorm, RmsNorm)>),
+    Tensors(Option<(RmsNorm, RmsNorm)>, Rounding),
 }
 
 impl Attention {
@@ -73,9 +74,9 @@ impl Attention {
                 head_dim,
                 is_gated: config.attn_output_gate,
             },
-            look: match loader.isa() {
+            look: match loader.backend.isa() {
                 Some(isa) => Look::Kernel(isa, norms.as_ref().map(qk_norm).transpose()?),
-                None => Look::Tensors(norms),
+                None => Look::Tensors(norms, loader.backend.rounding()),
             },
         })
     }
@@ -84,7 +85,7 @@ impl Attention {
     pub(super) fn start(&self) -> LayerState {
         match self.look {
             Look::Kernel(..) => LayerState::Kv(kernel::KvCache::default()),
-            Look::Tensors(_) => LayerState::KvTensors(None),
+            Look::Tensors(..) => LayerState::KvTensors(None),
         }
     }
 
@@ -115,7 +116,7 @@ impl Attention {
                 })?;
                 Tensor::from_vec(mixed, (tokens, width), &Device::Cpu)?
             }
-            Look::Tensors(norms) => {
+            Look::Tensors(norms, rounding) => {
                 let mut caches: Vec<_> = states
                     .filter_map(|state| match state {
                         LayerState::KvTensors(cache) => Some(cache),
@@ -125,6 +126,7 @@ impl Attention {
                 tensors::attention::mix(
                     &self.sizes,
                     norms.as_ref(),
+                    *rounding,
                     [&q, &k, &v],
                     lengths,
                     angles,

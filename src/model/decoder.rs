@@ -12,6 +12,7 @@ use super::config::{DecoderConfig, LayerKind};
 use super::gated_delta::GatedDeltaNet;
 use super::layers::{Loader, Matrix, Mlp, RmsNorm};
 use super::rope::Rope;
+use super::rounding::{Bf16Weights, Rounding};
 use super::row::Row;
 use super::{Backend, LanguageModel, Logits, TensorSource};
 
@@ -31,6 +32,7 @@ pub struct Decoder {
     rope: Rope,
     config: DecoderConfig,
     device: Device,
+    rounding: Rounding,
 }
 
 #[derive(Debug, Clone)]
@@ -58,6 +60,12 @@ impl Decoder {
         backend: &Backend,
         progress: &dyn Fn(),
     ) -> Result<Self> {
+        let rounding = backend.rounding();
+        let rounded = Bf16Weights(source);
+        let source = match rounding {
+            Rounding::None => source,
+            Rounding::Bf16 => &rounded,
+        };
         let loader = Loader {
             source,
             backend,
@@ -86,10 +94,8 @@ impl Decoder {
             lm_head,
             rope: Rope::new(&config.rope)?,
             config: config.clone(),
-            device: match backend {
-                Backend::Kernels(_) => Device::Cpu,
-                Backend::Tensors { device, .. } => device.clone(),
-            },
+            device: backend.device().clone(),
+            rounding,
         })
     }
 
@@ -123,9 +129,9 @@ impl Decoder {
                 }
                 Mixer::LinearAttn(delta_net) => delta_net.forward(&normed, lengths, states)?,
             };
-            xs = (xs + mixed)?;
+            xs = self.rounding.round((xs + mixed)?)?;
             let normed = layer.post_attention_layernorm.forward(&xs)?;
-            xs = (&xs + layer.mlp.forward(&normed)?)?;
+            xs = self.rounding.round((&xs + layer.mlp.forward(&normed)?)?)?;
             observe(index + 1, &xs);
         }
         for (row, length) in rows.iter_mut().zip(lengths) {
@@ -139,7 +145,11 @@ impl Decoder {
     /// # Errors
     /// When the computation fails.
     pub fn logits(&self, hidden: &Tensor) -> Result<Vec<Logits>> {
-        Ok(self.lm_head.logits(hidden)?)
+        let mut logits = self.lm_head.logits(hidden)?;
+        for logits in &mut logits {
+            self.rounding.round_all(logits);
+        }
+        Ok(logits)
     }
 
     /// Feeds `tokens` to one row in pieces and hands `each` the offset and the hidden states of every piece.

@@ -6,7 +6,6 @@
 use anyhow::Result;
 use candle_core::{Device, Module, Tensor};
 
-use super::Backend;
 use super::config::{DecoderConfig, GatedDeltaConfig};
 use super::layers::{Linear, Loader, to_numbers, with_numbers};
 use super::row::LayerState;
@@ -127,8 +126,8 @@ impl Rule {
         let neg_a = a_log.exp()?.neg()?;
         let dt_bias = loader.tensor_f32(&format!("{name}.dt_bias"), &[sizes.value_heads])?;
         let norm = loader.plain_norm(&format!("{name}.norm"), sizes.value_head_dim)?;
-        Ok(match loader.backend {
-            Backend::Kernels(isa) => {
+        Ok(match loader.backend.isa() {
+            Some(isa) => {
                 let (norm, eps) = norm.to_numbers()?;
                 let weights = DeltaWeights {
                     conv: to_numbers(&conv.reshape((channels, taps))?.t()?.contiguous()?)?,
@@ -137,9 +136,9 @@ impl Rule {
                     norm,
                     eps,
                 };
-                Self::Kernel(*isa, weights, DeltaState::new(sizes))
+                Self::Kernel(isa, weights, DeltaState::new(sizes))
             }
-            Backend::Tensors { device, dtype } => {
+            None => {
                 let layer = DeltaLayer {
                     sizes: *sizes,
                     conv: (0..taps)
@@ -148,8 +147,10 @@ impl Rule {
                     dt_bias,
                     neg_a,
                     norm,
+                    rounding: loader.backend.rounding(),
                 };
-                Self::Tensors(layer, DeltaTensors::new(sizes, *dtype, device)?)
+                let (dtype, device) = (loader.backend.dtype(), loader.backend.device());
+                Self::Tensors(layer, DeltaTensors::new(sizes, dtype, device)?)
             }
         })
     }

@@ -6,6 +6,7 @@
 use anyhow::Result;
 use candle_core::{CpuStorage, D, DType, Device, Module, Storage, Tensor};
 
+use super::rounding::Rounding;
 use super::{Backend, Logits, Stored, TensorSource};
 use crate::kernels::linear::{self, Format, Weights};
 use crate::kernels::{Isa, norm};
@@ -29,10 +30,8 @@ impl Loader<'_> {
     /// As [`TensorSource::tensor`].
     pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
         let tensor = self.source.tensor(name, shape)?;
-        match self.backend {
-            Backend::Kernels(_) => Ok(tensor),
-            Backend::Tensors { device, dtype } => Ok(tensor.to_dtype(*dtype)?.to_device(device)?),
-        }
+        let tensor = tensor.to_dtype(self.backend.dtype())?;
+        Ok(tensor.to_device(self.backend.device())?)
     }
 
     /// Returns a tensor in f32.
@@ -41,10 +40,7 @@ impl Loader<'_> {
     /// As [`TensorSource::tensor`].
     pub fn tensor_f32(&self, name: &str, shape: &[usize]) -> Result<Tensor> {
         let tensor = self.source.tensor(name, shape)?;
-        match self.backend {
-            Backend::Kernels(_) => Ok(tensor),
-            Backend::Tensors { device, .. } => Ok(tensor.to_device(device)?),
-        }
+        Ok(tensor.to_device(self.backend.device())?)
     }
 
     /// Returns the matrix `name` `[out, in]`.
@@ -52,14 +48,14 @@ impl Loader<'_> {
     /// # Errors
     /// As [`TensorSource::tensor`].
     pub fn matrix(&self, name: &str, shape: [usize; 2]) -> Result<Matrix> {
-        match self.backend {
-            Backend::Kernels(isa) => {
+        match self.backend.products() {
+            Some(isa) => {
                 let weights = self.weights(name, shape)?;
                 self.source.release(name);
-                Ok(Matrix::Tiled(*isa, weights.into()))
+                Ok(Matrix::Tiled(isa, weights.into()))
             }
             // copied to input-major order once: candle's product packs that by whole lines, other orders value by value
-            Backend::Tensors { .. } => Ok(Matrix::Transposed(
+            None => Ok(Matrix::Transposed(
                 self.tensor(name, &shape)?.t()?.contiguous()?,
             )),
         }
@@ -87,6 +83,7 @@ impl Loader<'_> {
             bias: bias
                 .then(|| self.tensor(&format!("{name}.bias"), &[shape[0]]))
                 .transpose()?,
+            rounding: self.backend.rounding(),
         })
     }
 
@@ -100,7 +97,11 @@ impl Loader<'_> {
             true => (norm.weight + 1.0)?,
             false => norm.weight,
         };
-        Ok(RmsNorm { weight, ..norm })
+        Ok(RmsNorm {
+            weight,
+            is_zero_centred: self.zero_centred_norm,
+            ..norm
+        })
     }
 
     /// Returns the RMS norm `name` over `size` values, whose weight is a plain factor in every family.
@@ -111,16 +112,10 @@ impl Loader<'_> {
         Ok(RmsNorm {
             weight: self.tensor_f32(&format!("{name}.weight"), &[size])?,
             eps: self.rms_norm_eps,
-            isa: self.isa(),
+            isa: self.backend.isa(),
+            rounding: self.backend.rounding(),
+            is_zero_centred: false,
         })
-    }
-
-    /// Returns what the kernels run on; `None` where there are none.
-    pub fn isa(&self) -> Option<Isa> {
-        match self.backend {
-            Backend::Kernels(isa) => Some(*isa),
-            Backend::Tensors { .. } => None,
-        }
     }
 }
 
@@ -211,6 +206,7 @@ impl Matrix {
 pub struct Linear {
     weight: Matrix,
     bias: Option<Tensor>,
+    rounding: Rounding,
 }
 
 impl Linear {
@@ -246,6 +242,7 @@ impl Linear {
             if let Some(bias) = &layer.bias {
                 *result = result.broadcast_add(bias)?;
             }
+            *result = layer.rounding.round(result.clone())?;
         }
         match results.try_into() {
             Ok(results) => Ok(results),
@@ -267,6 +264,9 @@ pub struct RmsNorm {
     weight: Tensor,
     eps: f64,
     isa: Option<Isa>,
+    rounding: Rounding,
+    /// transformers leaves a bf16 tensor before the factor of every norm but of these.
+    is_zero_centred: bool,
 }
 
 impl RmsNorm {
@@ -291,9 +291,13 @@ impl Module for RmsNorm {
         let dtype = xs.dtype();
         let xs = xs.to_dtype(DType::F32)?;
         let mean_square = xs.sqr()?.mean_keepdim(D::Minus1)?;
-        xs.broadcast_div(&(mean_square + self.eps)?.sqrt()?)?
-            .broadcast_mul(&self.weight)?
-            .to_dtype(dtype)
+        let normed = xs.broadcast_div(&(mean_square + self.eps)?.sqrt()?)?;
+        let normed = match self.is_zero_centred {
+            true => normed,
+            false => self.rounding.round(normed)?,
+        };
+        let scaled = normed.broadcast_mul(&self.weight)?.to_dtype(dtype)?;
+        self.rounding.round(scaled)
     }
 }
 
@@ -304,6 +308,7 @@ pub struct Mlp {
     up_proj: Linear,
     down_proj: Linear,
     isa: Option<Isa>,
+    rounding: Rounding,
 }
 
 impl Mlp {
@@ -321,7 +326,8 @@ impl Mlp {
             gate_proj: loader.linear(&format!("{name}.gate_proj"), [intermediate, hidden], bias)?,
             up_proj: loader.linear(&format!("{name}.up_proj"), [intermediate, hidden], bias)?,
             down_proj: loader.linear(&format!("{name}.down_proj"), [hidden, intermediate], bias)?,
-            isa: loader.isa(),
+            isa: loader.backend.isa(),
+            rounding: loader.backend.rounding(),
         })
     }
 }
@@ -334,7 +340,9 @@ impl Module for Mlp {
                 let product = with_numbers([&gate, &up], |[gate, up]| norm::swiglu(isa, gate, up))?;
                 Tensor::from_vec(product, gate.shape(), &Device::Cpu)?
             }
-            None => (gate.silu()? * up)?,
+            None => self
+                .rounding
+                .round((self.rounding.round(gate.silu()?)? * up)?)?,
         };
         self.down_proj.forward(&product)
     }

@@ -10,6 +10,7 @@ pub mod decoder;
 pub mod gated_delta;
 pub mod layers;
 pub mod rope;
+pub mod rounding;
 pub mod row;
 pub mod tensors;
 
@@ -18,6 +19,7 @@ use candle_core::{DType, Device, Tensor};
 
 use crate::kernels::Isa;
 use crate::kernels::linear::Format;
+use rounding::Rounding;
 
 /// Raw scores of the next token, one for every row of the output layer, in id order.
 pub type Logits = Vec<f32>;
@@ -78,6 +80,54 @@ pub enum Backend {
         /// What matrices are multiplied in.
         dtype: DType,
     },
+    /// A bf16 run, emulated on the CPU by tensor operations on f32 numbers that are rounded as [`rounding`] says.
+    EmulatedBf16 {
+        /// The kernels that compute linear layers and head; `None` for tensor operations, which sum in another order.
+        products: Option<Isa>,
+    },
+}
+
+impl Backend {
+    /// Returns the kernels that compute all there is between the linear layers; `None` where tensor operations do.
+    pub fn isa(&self) -> Option<Isa> {
+        match self {
+            Self::Kernels(isa) => Some(*isa),
+            Self::Tensors { .. } | Self::EmulatedBf16 { .. } => None,
+        }
+    }
+
+    /// Returns the kernels that compute matrix products; `None` where tensor operations do.
+    pub fn products(&self) -> Option<Isa> {
+        match self {
+            Self::Kernels(isa) => Some(*isa),
+            Self::Tensors { .. } => None,
+            Self::EmulatedBf16 { products } => *products,
+        }
+    }
+
+    /// Returns where activations live.
+    pub fn device(&self) -> &Device {
+        match self {
+            Self::Tensors { device, .. } => device,
+            Self::Kernels(_) | Self::EmulatedBf16 { .. } => &Device::Cpu,
+        }
+    }
+
+    /// Returns the type of activations.
+    pub fn dtype(&self) -> DType {
+        match self {
+            Self::Tensors { dtype, .. } => *dtype,
+            Self::Kernels(_) | Self::EmulatedBf16 { .. } => DType::F32,
+        }
+    }
+
+    /// Returns what the results of operations are rounded to.
+    pub fn rounding(&self) -> Rounding {
+        match self {
+            Self::EmulatedBf16 { .. } => Rounding::Bf16,
+            Self::Kernels(_) | Self::Tensors { .. } => Rounding::None,
+        }
+    }
 }
 
 /// A tensor's numbers as they lie in a checkpoint.

@@ -8,6 +8,7 @@ use anyhow::{Result, ensure};
 use candle_core::{D, DType, Tensor};
 
 use super::config::{RopeConfig, RopeScaling};
+use super::rounding::Rounding;
 
 /// The inverse frequencies of one model.
 #[derive(Debug, Clone)]
@@ -78,18 +79,22 @@ impl Angles {
     ///
     /// # Errors
     /// When the number of tokens is not that of the positions.
-    pub fn rotate(&self, xs: &Tensor) -> candle_core::Result<Tensor> {
+    pub(super) fn rotate(&self, xs: &Tensor, rounding: Rounding) -> candle_core::Result<Tensor> {
         let (dtype, head_dim) = (xs.dtype(), xs.dim(D::Minus1)?);
         let half = self.cos.len() / self.tokens.max(1);
         let numbers =
             |numbers: &[f32]| Tensor::from_slice(numbers, (self.tokens, 1, half), xs.device());
-        let (cos, sin) = (numbers(&self.cos)?, numbers(&self.sin)?);
+        let round = |xs| rounding.round(xs);
+        let cos = round(numbers(&self.cos)?)?;
+        let sin = round(numbers(&self.sin)?)?;
         let x1 = xs.narrow(D::Minus1, 0, half)?.to_dtype(DType::F32)?;
         let x2 = xs.narrow(D::Minus1, half, half)?.to_dtype(DType::F32)?;
         let rotated = [
-            (x1.broadcast_mul(&cos)? - x2.broadcast_mul(&sin)?)?.to_dtype(dtype)?,
-            (x2.broadcast_mul(&cos)? + x1.broadcast_mul(&sin)?)?.to_dtype(dtype)?,
+            (round(x1.broadcast_mul(&cos)?)? - round(x2.broadcast_mul(&sin)?)?)?,
+            (round(x2.broadcast_mul(&cos)?)? + round(x1.broadcast_mul(&sin)?)?)?,
         ];
+        let [y1, y2] = rotated;
+        let rotated = [round(y1)?.to_dtype(dtype)?, round(y2)?.to_dtype(dtype)?];
         if head_dim == 2 * half {
             return Tensor::cat(&rotated, D::Minus1);
         }
@@ -164,7 +169,7 @@ mod tests {
             &[[[1f32, 2., 9.]], [[1., 2., 9.]]],
             &candle_core::Device::Cpu,
         )?;
-        let ys = rope.angles(&[0, 1]).rotate(&xs)?;
+        let ys = rope.angles(&[0, 1]).rotate(&xs, Rounding::None)?;
         let ys = ys.to_vec3::<f32>()?;
         assert_eq!(ys[0][0], [1.0, 2.0, 9.0]);
         for (y, expected) in ys[1][0].iter().zip([-2.0, 1.0, 9.0]) {

@@ -8,6 +8,7 @@ use candle_nn::ops::{sigmoid, softmax_last_dim};
 use crate::kernels::attention::AttentionSizes;
 use crate::model::layers::RmsNorm;
 use crate::model::rope::Angles;
+use crate::model::rounding::Rounding;
 
 /// Keys (rotated) and values of all tokens of one row, each `[kv heads, tokens, head_dim]`.
 #[derive(Debug, Clone)]
@@ -22,6 +23,7 @@ pub(crate) struct KvTensors {
 pub(crate) fn mix(
     sizes: &AttentionSizes,
     norms: Option<&(RmsNorm, RmsNorm)>,
+    rounding: Rounding,
     [q, k, v]: [&Tensor; 3],
     lengths: &[usize],
     angles: &Angles,
@@ -52,21 +54,25 @@ pub(crate) fn mix(
     };
 
     // 3. Rotary
-    let (q, k) = (angles.rotate(&q)?, angles.rotate(&k)?);
+    let (q, k) = (angles.rotate(&q, rounding)?, angles.rotate(&k, rounding)?);
 
     // 4. Attention, row by row
     let mut outputs = Vec::with_capacity(lengths.len());
     let mut start = 0;
     for (&length, cache) in lengths.iter().zip(caches.iter_mut()) {
         let segment = |x: &Tensor| x.narrow(0, start, length)?.transpose(0, 1)?.contiguous();
-        outputs.push(attend(&segment(&q)?, &segment(&k)?, &segment(&v)?, cache)?);
+        let qkv = [segment(&q)?, segment(&k)?, segment(&v)?];
+        outputs.push(attend(qkv, cache, rounding)?);
         start += length;
     }
     let output = Tensor::cat(&outputs, 0)?;
 
     // 5. Gate
     match gate {
-        Some(gate) => output * sigmoid(&gate.reshape((tokens, heads * head_dim))?)?,
+        Some(gate) => {
+            let gate = sigmoid(&gate.reshape((tokens, heads * head_dim))?)?;
+            rounding.round((output * rounding.round(gate)?)?)
+        }
         None => Ok(output),
     }
 }
@@ -74,36 +80,43 @@ pub(crate) fn mix(
 /// Appends `k` and `v` `[kv heads, new, head_dim]` to one row and lets `q` `[heads, new, head_dim]` look at all of it.
 /// Returns `[new, heads * head_dim]`.
 fn attend(
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
+    [q, k, v]: [Tensor; 3],
     cache: &mut Option<KvTensors>,
+    rounding: Rounding,
 ) -> candle_core::Result<Tensor> {
     let (heads, new, head_dim) = q.dims3()?;
     let kv_heads = k.dim(0)?;
     let group = heads / kv_heads;
     let (keys, values) = match cache.take() {
         Some(old) => (
-            Tensor::cat(&[&old.keys, k], 1)?,
-            Tensor::cat(&[&old.values, v], 1)?,
+            Tensor::cat(&[&old.keys, &k], 1)?,
+            Tensor::cat(&[&old.values, &v], 1)?,
         ),
-        None => (k.clone(), v.clone()),
+        None => (k, v),
     };
     let len = keys.dim(1)?;
 
     // query head h uses kv head h / group: the heads of a group are consecutive
-    let q = (q.reshape((kv_heads, group * new, head_dim))? * (head_dim as f64).powf(-0.5))?;
-    let scores = q.matmul(&keys.t()?)?.to_dtype(DType::F32)?;
+    let q = q.reshape((kv_heads, group * new, head_dim))?;
+    let scale = (head_dim as f64).powf(-0.5);
+    let scores = match rounding {
+        // scaled first: unscaled scores may be too large for f16
+        Rounding::None => (q * scale)?.matmul(&keys.t()?)?.to_dtype(DType::F32)?,
+        Rounding::Bf16 => {
+            let scores = rounding.round(q.matmul(&keys.t()?)?)?;
+            rounding.round((scores * scale)?)?
+        }
+    };
     let scores = match new {
         1 => scores,
         _ => scores
             .reshape((heads, new, len))?
-            .broadcast_add(&causal_mask(new, len, q.device())?)?
+            .broadcast_add(&causal_mask(new, len, keys.device())?)?
             .reshape((kv_heads, group * new, len))?,
     };
-    let weights = softmax_last_dim(&scores)?.to_dtype(values.dtype())?;
-    let output = weights
-        .matmul(&values)?
+    let weights = rounding.round(softmax_last_dim(&scores)?.to_dtype(values.dtype())?)?;
+    let output = rounding
+        .round(weights.matmul(&values)?)?
         .reshape((heads, new, head_dim))?
         .transpose(0, 1)?
         .reshape((new, heads * head_dim))?;

@@ -7,6 +7,7 @@ use candle_nn::ops::sigmoid;
 
 use crate::kernels::gated_delta::DeltaSizes;
 use crate::model::layers::RmsNorm;
+use crate::model::rounding::Rounding;
 
 /// The two states of one row in one layer.
 #[derive(Debug, Clone)]
@@ -46,6 +47,7 @@ pub(crate) struct DeltaLayer {
     /// `-exp(A_log)`.
     pub(crate) neg_a: Tensor,
     pub(crate) norm: RmsNorm,
+    pub(crate) rounding: Rounding,
 }
 
 impl DeltaLayer {
@@ -60,7 +62,8 @@ impl DeltaLayer {
     ) -> candle_core::Result<Tensor> {
         let tokens = qkv.dim(0)?;
         let z = z.reshape((tokens, self.sizes.value_heads, ()))?;
-        let beta = sigmoid(&b.to_dtype(DType::F32)?)?;
+        let round = |xs| self.rounding.round(xs);
+        let beta = round(sigmoid(&b.to_dtype(DType::F32)?)?)?;
         let a = a.to_dtype(DType::F32)?;
         let decay = softplus(&a.broadcast_add(&self.dt_bias)?)?
             .broadcast_mul(&self.neg_a)?
@@ -76,10 +79,10 @@ impl DeltaLayer {
             outputs.push(self.recur(&channels, &beta, &decay, &mut state.recurrent)?);
             start += length;
         }
-        let output = Tensor::cat(&outputs, 0)?.to_dtype(qkv.dtype())?;
+        let output = round(Tensor::cat(&outputs, 0)?.to_dtype(qkv.dtype())?)?;
 
         // 2. Norm of each head first, then the gate
-        (self.norm.forward(&output)? * z.silu()?)?.reshape((tokens, ()))
+        round((self.norm.forward(&output)? * z.silu()?)?)?.reshape((tokens, ()))
     }
 
     /// Causal depthwise convolution and SiLU over `xs` `[new, channels]`; `conv` becomes the last raw inputs.
@@ -91,7 +94,7 @@ impl DeltaLayer {
         for (tap, weight) in self.conv.iter().enumerate().skip(1) {
             sum = (sum + padded.narrow(0, tap, new)?.broadcast_mul(weight)?)?;
         }
-        sum.silu()
+        self.rounding.round(self.rounding.round(sum)?.silu()?)
     }
 
     /// The delta rule over the tokens of one row: `qkv` `[new, channels]`, `beta` and `decay` `[new, value heads]`.
