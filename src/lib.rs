@@ -13,6 +13,7 @@
 //! The library serves the program of the same name; its interface may change with any version.
 
 pub mod analysis;
+pub mod audit;
 pub mod checkpoint;
 pub mod cli;
 mod commands;
