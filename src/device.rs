@@ -59,9 +59,20 @@ impl Compute {
         })
     }
 
+    /// Returns what this backend computes on the CPU.
+    pub fn on_cpu(backend: Backend) -> Self {
+        Self {
+            backend,
+            device_name: "cpu",
+        }
+    }
+
     /// Returns the type's name in the record.
     pub fn dtype_name(&self) -> &'static str {
-        self.backend.dtype().as_str()
+        match self.backend {
+            Backend::EmulatedBf16 { .. } => DType::BF16.as_str(),
+            _ => self.backend.dtype().as_str(),
+        }
     }
 
     /// Returns what computes, in words: `cpu: avx512 kernels, 2 threads`.
@@ -82,7 +93,7 @@ impl Compute {
     /// # Errors
     /// Says how much is needed and how much there is.
     pub fn check_memory(&self, weight_bytes: u64) -> Result<()> {
-        if matches!(self.backend, Backend::Tensors { .. }) {
+        if !self.backend.device().is_cpu() {
             return Ok(());
         }
         let needed = weight_bytes + BESIDE_WEIGHTS;

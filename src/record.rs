@@ -5,6 +5,7 @@
 //! form, settings are f64 as they were typed. Text is UTF-8; `bytes` are the real bytes of a token.
 
 pub mod compare;
+pub mod audit;
 pub mod score;
 
 use schemars::JsonSchema;

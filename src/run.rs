@@ -23,6 +23,7 @@ pub fn run(request: &Request) -> Result<ExitCode> {
         Request::Softmax(request) => commands::softmax::run(request),
         Request::Check(request) => commands::check::run(request),
         Request::Compare(request) => commands::compare::run(request),
+        Request::Audit(request) => commands::audit::run(request),
         Request::Completions(shell) => commands::completions::run(*shell),
     }
 }

@@ -1,6 +1,7 @@
 //! Pure summaries of recorded runs.
 
 pub mod compare;
+pub mod audit;
 pub mod parting;
 pub mod score;
 pub mod tree;

@@ -4,6 +4,7 @@
 
 mod check;
 mod compare;
+mod audit;
 mod context;
 mod render;
 mod run;
@@ -23,6 +24,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 pub use check::{CheckRequest, GateRequest, RerunRequest};
 pub use compare::{CompareRequest, CompareTerms};
+pub use audit::AuditRequest;
 pub use context::{ContextRequest, Length};
 pub use render::{RenderRequest, SchemaRequest, SchemaSubject, Shape};
 pub(crate) use run::MAX_SAMPLES;
@@ -34,6 +36,7 @@ pub use tokens::{Asked, TextSource, TokensRequest};
 
 use check::{CHECK_EXAMPLES, CheckArgs};
 use compare::{COMPARE_EXAMPLES, CompareArgs};
+use audit::{AUDIT_EXAMPLES, AuditArgs};
 use context::{CONTEXT_EXAMPLES, ContextArgs};
 use render::{RENDER_EXAMPLES, SCHEMA_EXAMPLES};
 use run::RunArgs;
@@ -66,6 +69,8 @@ pub enum Request {
     Compare(CompareRequest),
     /// A record made again and held against what it was.
     Check(CheckRequest),
+    /// The greedy run again in other ways.
+    Audit(AuditRequest),
     /// Write a completion script.
     Completions(clap_complete::Shell),
 }
@@ -238,6 +243,7 @@ impl Request {
                 compare.into_request().map(Self::Compare).map_err(refuse)
             }
             Some(Command::Check(check)) => check.into_request().map(Self::Check).map_err(refuse),
+            Some(Command::Audit(audit)) => audit.into_request().map(Self::Audit).map_err(refuse),
             Some(Command::Completions { shell }) => Ok(Self::Completions(shell)),
         }
     }
@@ -289,6 +295,7 @@ Examples:
   logprobs softmax 5 3 2.5 1 -1 --labels Paris,Lyon,France,a,banana
   logprobs compare results/before.json results/after.json
   logprobs check golden.json
+  logprobs audit -p 'What is the capital of France?'
 
 Exit codes: 0 done, 1 failed (or a prompt of several did), 2 wrong usage, 3 a check failed, 130 interrupted";
 
@@ -321,6 +328,9 @@ enum Command {
     /// Run again what a record says and compare: a run held in CI
     #[command(after_help = CHECK_EXAMPLES)]
     Check(Box<CheckArgs>),
+    /// Compute a greedy run again in other ways: threads, batch, kernels, bf16; does the reply change?
+    #[command(after_help = AUDIT_EXAMPLES)]
+    Audit(Box<AuditArgs>),
     /// Print a completion script for a shell
     #[command(
         after_help = "Example:\n  logprobs completions bash > ~/.local/share/bash-completion/completions/logprobs"

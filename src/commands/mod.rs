@@ -2,6 +2,7 @@
 
 pub(crate) mod check;
 pub(crate) mod compare;
+pub(crate) mod audit;
 pub(crate) mod completions;
 pub(crate) mod context;
 pub(crate) mod render;

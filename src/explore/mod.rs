@@ -104,7 +104,8 @@ pub struct Scored {
 }
 
 impl Scored {
-    fn of(distribution: &Distribution, token_id: u32) -> Self {
+    /// Returns what a distribution says of a token.
+    pub fn of(distribution: &Distribution, token_id: u32) -> Self {
         Self {
             token_id,
             logit: distribution.logit(token_id),

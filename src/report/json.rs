@@ -11,7 +11,7 @@ use serde_json::ser::{CharEscape, Formatter, PrettyFormatter, Serializer};
 use crate::record::{ModelInfo, PromptEntry, Record, Settings};
 
 /// Lists that have a line for every entry; all others are lists of plain values, on one line.
-const LISTS: [&str; 14] = [
+const LISTS: [&str; 16] = [
     "prompts",
     "sweeps",
     "runs",
@@ -26,6 +26,8 @@ const LISTS: [&str; 14] = [
     "named",
     "findings",
     "differences",
+    "variants",
+    "skipped",
 ];
 
 /// Lists whose entries are on one line each, whatever is in them.

@@ -1,5 +1,6 @@
 //! What a person or a program reads: functions of a record that only format.
 
+pub mod audit;
 mod columns;
 pub mod compare;
 pub mod context;
