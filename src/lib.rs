@@ -4,11 +4,11 @@
 //! prompt → chat template → token ids → model → logits → Distribution → coin → token → Step → Record → terminal | JSON
 //! ```
 //!
-//! Three zones. The *edge* does I/O and speaks `anyhow`: [`cli`], [`run`], `commands`, `job`, [`checkpoint`], `loading`, [`prompts`], `input`,
-//! `recorded`, `rerun`, [`output`], `screen`, [`device`], [`progress`], [`interrupt`]. The *tensor zone* is [`model`], with [`kernels`] below it. The *core*
-//! is numbers and strings, without files, clock or printing: [`setting`], `ranking`, [`distribution`], [`sampler`], [`explore`], [`score`],
-//! [`transcript`], [`record`], `resume`, [`analysis`], [`report`], [`text`], [`tokenization`], [`context`], [`softmax`]. Imports point downwards
-//! only.
+//! Three zones. The *edge* does I/O and speaks `anyhow`: [`cli`], [`run`], `commands`, `job`, `rerun`, [`checkpoint`], `loading`, [`prompts`],
+//! `input`, `recorded`, [`output`], `screen`, [`device`], [`progress`], [`interrupt`]. The *tensor zone* is [`model`], with [`kernels`] below it. The
+//! *core* is numbers and strings, without files, clock or printing: [`setting`], `ranking`, [`distribution`], [`sampler`], [`explore`], [`score`],
+//! [`audit`], [`transcript`], [`record`], `resume`, [`analysis`], [`report`], [`text`], [`tokenization`], [`context`], [`softmax`]. Imports point
+//! downwards only.
 //!
 //! The library serves the program of the same name; its interface may change with any version.
 

@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use anstyle::Style;
+
 use crate::analysis::audit::{Count, promises, replies};
 use crate::record::FinishReason;
 use crate::record::audit::{
@@ -64,16 +66,19 @@ pub fn table(audit: &Audit, width: Option<usize>, out: &mut impl Write) -> io::R
 
 /// Returns what computes runs, in words: `f32, avx2 kernels`.
 pub fn engine(engine: &EngineInfo) -> String {
+    let how = if engine.emulated { " emulated" } else { "" };
+    format!("{}{how}, {}", engine.dtype, products(engine))
+}
+
+fn products(engine: &EngineInfo) -> String {
     let products = match engine.products.as_str() {
         "tensors" => "tensor operations".to_owned(),
         kernels => format!("{kernels} kernels"),
     };
-    let how = if engine.emulated { " emulated" } else { "" };
-    let place = match engine.device.as_str() {
-        "cpu" => String::new(),
-        device => format!(" on {device}"),
-    };
-    format!("{}{how}, {products}{place}", engine.dtype)
+    match engine.device.as_str() {
+        "cpu" => products,
+        device => format!("{products} on {device}"),
+    }
 }
 
 /// One row a run, under the name of what computes it.
@@ -94,20 +99,18 @@ fn runs(prompt: &AuditedPrompt, best: &str, out: &mut impl Write) -> io::Result<
         if last.replace(&variant.engine) != Some(&variant.engine) {
             lines.push(Line::title(vec![engine(&variant.engine)]));
         }
-        lines.push(row(variant, &variant.difference, reply(variant)));
-    }
-    let mut is_begun = false;
-    for variant in &prompt.variants {
-        let Some(difference) = &variant.from_first_bf16 else {
-            continue;
-        };
-        if !is_begun {
-            lines.push(Line::title(vec!["bf16 against its first run".to_owned()]));
-            is_begun = true;
+        let mut line = row(&variant.way, &variant.difference, reply(variant));
+        if variant.promised && !variant.difference.same_bits {
+            line.style = LOW;
         }
-        let mut line = row(variant, difference, "");
-        line.cells[0] = format!("  {}, {}", engine(&variant.engine), variant.way);
         lines.push(line);
+    }
+    let again: Vec<Line> = prompt.variants.iter().filter_map(bf16_row).collect();
+    if !again.is_empty() {
+        lines.push(Line::title(vec![
+            "bf16 against the first run in bf16".to_owned(),
+        ]));
+        lines.extend(again);
     }
     writeln!(out)?;
     let mut sides = [Side::Right; 8];
@@ -115,23 +118,28 @@ fn runs(prompt: &AuditedPrompt, best: &str, out: &mut impl Write) -> io::Result<
     columns::write(&sides, &lines, out)
 }
 
-fn row(variant: &Variant, difference: &AuditDifference, reply: &str) -> Line {
-    let style = match (variant.promised, difference.same_bits) {
-        (true, false) => LOW,
-        _ if difference.flipped_steps > 0 => BOLD,
-        _ => anstyle::Style::new(),
+fn bf16_row(variant: &Variant) -> Option<Line> {
+    let difference = variant.from_first_bf16.as_ref()?;
+    let name = format!("{}, {}", products(&variant.engine), variant.way);
+    Some(row(&name, difference, ""))
+}
+
+fn row(name: &str, difference: &AuditDifference, reply: &str) -> Line {
+    let logit = match difference.same_bits {
+        true => "0".to_owned(),
+        // also where all that differs are the signs of zeros
+        false => size(difference.largest_logit.max(f32::MIN_POSITIVE)),
     };
     Line {
-        style,
+        style: match difference.flipped_steps {
+            0 => Style::new(),
+            _ => BOLD,
+        },
         cells: vec![
-            format!("  {}", variant.way),
+            format!("  {name}"),
             size(difference.largest_logprob),
             size(difference.largest_candidate_logprob),
-            match (difference.same_bits, difference.largest_logit) {
-                // bits differ, numbers do not: zeros of two signs
-                (false, 0.0) => "-0".to_owned(),
-                (_, logit) => size(logit),
-            },
+            logit,
             difference.steps_beyond_tenth.to_string(),
             difference.close_steps.to_string(),
             difference.flipped_steps.to_string(),
@@ -173,33 +181,34 @@ fn other_replies(
             continue;
         }
         seen.push(other);
-        let makers = prompt.variants.iter();
-        let makers = makers.filter(|maker| maker.reply.as_ref() == Some(other));
-        let names: Vec<String> = makers
-            .map(|maker| format!("{}, {}", engine(&maker.engine), maker.way))
-            .collect();
         writeln!(out)?;
-        for name in &names {
-            writeln!(out, "{DIM}  {name}{DIM:#}")?;
+        let makers = prompt.variants.iter();
+        let makers: Vec<&Variant> = makers
+            .filter(|maker| maker.reply.as_ref() == Some(other))
+            .collect();
+        for of_engine in makers.chunk_by(|a, b| a.engine == b.engine) {
+            let ways: Vec<&str> = of_engine.iter().map(|maker| maker.way.as_str()).collect();
+            let name = engine(&of_engine[0].engine);
+            writeln!(out, "{DIM}  {name}: {}{DIM:#}", ways.join(", "))?;
         }
         if let Some(flip) = &variant.difference.first_flip {
-            let first = if names.len() > 1 {
-                " (of the first)"
-            } else {
-                ""
-            };
-            writeln!(out, "{DIM}  {}{first}{DIM:#}", parting(flip))?;
+            writeln!(out, "{DIM}  {}{DIM:#}", parting(flip))?;
         }
         text(other, width, out)?;
     }
     Ok(())
 }
 
+/// Where the first of the runs that made a reply left the reference.
 fn parting(flip: &AuditFlip) -> String {
     let (took, expected) = (&flip.took, &flip.expected);
     let name = |token: &FlippedToken| cut(&cell(&token.token, &token.bytes), TOKEN_WIDTH);
+    let tie = match took.prob == expected.prob {
+        true => " (a tie: the lower id is taken)",
+        false => "",
+    };
     format!(
-        "step {}: {} {:.4} over {} {:.4} became {} {:.4} over {} {:.4}",
+        "step {}: {} {:.4} over {} {:.4} became {} {:.4} over {} {:.4}{tie}",
         flip.step,
         name(expected),
         expected.expected_prob,
@@ -248,15 +257,17 @@ fn skipped(audit: &Audit, out: &mut impl Write) -> io::Result<()> {
 /// What the numbers come to; nothing about other prompts, models or machines.
 fn summary(audit: &Audit, width: Option<usize>, out: &mut impl Write) -> io::Result<()> {
     let Count { runs, of_them } = promises(audit);
-    let mut said = vec![match runs - of_them {
+    let promised = match runs - of_them {
         0 => format!(
-            "{} in f32 on the kernels, with other threads, rows beside it, pieces and instructions: every logit has the reference's bits.",
+            "f32 on the kernels: {} with other threads, rows beside it, pieces and instructions, every logit with the bits of the reference.",
             plural(runs, "run")
         ),
         broken => format!(
-            "{broken} of {runs} runs on the kernels do not have the reference's bits, which they should."
+            "f32 on the kernels: {broken} of {runs} runs do not have the bits of the reference, which all should."
         ),
-    }];
+    };
+    writeln!(out)?;
+    sentence(&promised, width, out)?;
     for (index, prompt) in audit.prompts.iter().enumerate() {
         let of = match audit.prompts.len() {
             1 => String::new(),
@@ -270,25 +281,178 @@ fn summary(audit: &Audit, width: Option<usize>, out: &mut impl Write) -> io::Res
                 plural(runs, "greedy run")
             )
         });
-        said.push(format!("{of}{}.", counts.join(", ")));
+        sentence(&format!("{of}{}.", counts.join(", ")), width, out)?;
     }
-    if audit.prompts.iter().any(|prompt| {
-        prompt
-            .variants
-            .iter()
-            .any(|variant| variant.engine.emulated)
-    }) {
-        said.push(
-            "bf16 emulated: f32, rounded where transformers leaves a bf16 tensor; sums inside a product stay f32.".to_owned(),
-        );
-    }
-    writeln!(out)?;
-    for sentence in said {
-        let mut lines = Lines::new(width);
-        lines.text(&sentence);
-        for line in lines.finish() {
-            writeln!(out, "{line}")?;
-        }
+    let mut variants = audit.prompts.iter().flat_map(|prompt| &prompt.variants);
+    if variants.any(|variant| variant.engine.emulated) {
+        let emulated = "bf16 emulated: computed in f32 and rounded wherever transformers leaves a bf16 tensor; sums inside a product stay f32.";
+        sentence(emulated, width, out)?;
     }
     Ok(())
+}
+
+fn sentence(text: &str, width: Option<usize>, out: &mut impl Write) -> io::Result<()> {
+    let mut lines = Lines::new(width);
+    lines.text(text);
+    let mut lines = lines.finish().into_iter();
+    lines.try_for_each(|line| writeln!(out, "{line}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::audit::tests::{audit, reply, same, variant};
+    use crate::record::Candidate;
+    use crate::record::audit::{AuditedStep, Skipped};
+
+    fn flipped(token: &str, expected_prob: f32, prob: f32) -> FlippedToken {
+        FlippedToken {
+            token_id: 1,
+            token: token.to_owned(),
+            bytes: token.as_bytes().to_vec(),
+            special: false,
+            expected_prob,
+            prob,
+        }
+    }
+
+    fn differing(logit: f32) -> AuditDifference {
+        AuditDifference {
+            same_bits: false,
+            largest_logit: logit,
+            largest_logprob: logit / 2.0,
+            largest_candidate_logprob: logit,
+            close_steps: 1,
+            ..same()
+        }
+    }
+
+    /// Two runs in bf16 that flip alike, and one in f32 that is a little off.
+    fn example() -> Audit {
+        let flip = AuditFlip {
+            step: 1,
+            expected: flipped(" Paris", 0.51, 0.48),
+            took: flipped("\u{1b}[31m", 0.49, 0.52),
+        };
+        let parted = |way: &str| Variant {
+            difference: AuditDifference {
+                flipped_steps: 1,
+                first_flip: Some(flip.clone()),
+                ..differing(0.125)
+            },
+            reply: Some(reply(&[2, 4], "Ly\u{1b}on")),
+            ..variant("bf16", way)
+        };
+        let mut tensors = variant("f32", "alone");
+        tensors.promised = false;
+        tensors.engine.products = "tensors".to_owned();
+        tensors.difference = differing(2e-6);
+        let mut scored = variant("f32", "reply in one pass");
+        scored.generates = false;
+        let again = Variant {
+            from_first_bf16: Some(same()),
+            ..parted("in a batch of 8")
+        };
+        let mut audit = audit(vec![scored, tensors, parted("alone"), again]);
+        audit.prompts[0].steps.push(AuditedStep {
+            token: Candidate {
+                token_id: 1,
+                token: " Paris".to_owned(),
+                bytes: b" Paris".to_vec(),
+                special: false,
+                logprob: -0.67,
+                prob: 0.51,
+            },
+            margin: Some(0.04),
+        });
+        audit
+    }
+
+    fn shown(audit: &Audit, width: Option<usize>) -> String {
+        let mut out = Vec::new();
+        table(audit, width, &mut out).expect("a vector takes everything");
+        anstream::adapter::strip_str(&String::from_utf8(out).expect("UTF-8")).to_string()
+    }
+
+    #[test]
+    fn every_run_has_a_row_and_every_other_reply_is_shown_once() {
+        let shown = shown(&example(), None);
+        let table = shown.split_once("Prompt").expect("a prompt").1;
+        insta::assert_snapshot!(table, @r"
+        : Hi
+
+          reference: f32, 1 token
+            a
+
+          run                                 Δ logprob   Δ best 5    Δ logit  >10 %  close  flips  reply
+          f32, avx2 kernels
+            reply in one pass                         0          0          0      0      0      0  -
+          f32, tensor operations
+            alone                             0.0000010  0.0000020  0.0000020      0      1      0  same
+          bf16 emulated, avx2 kernels
+            alone                                0.0625     0.1250     0.1250      0      1      1  another
+            in a batch of 8                      0.0625     0.1250     0.1250      0      1      1  another
+          bf16 against the first run in bf16
+            avx2 kernels, in a batch of 8             0          0          0      0      0      0
+
+          bf16 emulated, avx2 kernels: alone, in a batch of 8
+          step 1: ␠Paris 0.5100 over \u{1B}[31m 0.4900 became \u{1B}[31m 0.5200 over ␠Paris 0.4800
+            Ly\u{1B}on
+
+        f32 on the kernels: 1 run with other threads, rows beside it, pieces and instructions, every logit with the bits of the reference.
+        1 reply from 2 greedy runs in f32, 1 reply from 2 greedy runs in bf16.
+        bf16 emulated: computed in f32 and rounded wherever transformers leaves a bf16 tensor; sums inside a product stay f32.
+        ");
+    }
+
+    #[test]
+    fn a_broken_promise_is_said_in_red() {
+        let mut audit = example();
+        audit.prompts[0].variants[0].difference = differing(0.5);
+        let mut out = Vec::new();
+        table(&audit, None, &mut out).expect("a vector takes everything");
+        let text = String::from_utf8(out).expect("UTF-8");
+        assert!(
+            text.contains(&format!("{LOW}    reply in one pass")),
+            "{text}"
+        );
+        assert!(text.contains("1 of 1 runs do not have the bits"), "{text}");
+    }
+
+    #[test]
+    fn what_was_not_computed_is_said_with_its_reason() {
+        let mut audit = example();
+        let engine = audit.prompts[0].variants[1].engine.clone();
+        let reason = "the model needs about 8.0 GiB of memory".to_owned();
+        audit.skipped.push(Skipped { engine, reason });
+        let expected = "not computed: f32, tensor operations: the model needs about 8.0 GiB";
+        assert!(shown(&audit, None).contains(expected));
+    }
+
+    #[test]
+    fn a_difference_is_never_shown_as_none() {
+        for (difference, expected) in [
+            (0.0, "0"),
+            (1e-9, "<0.0000001"),
+            (1.9e-6, "0.0000019"),
+            (0.0012, "0.0012"),
+            (12.5, "12.5000"),
+        ] {
+            assert_eq!(size(difference), expected);
+        }
+        let zeros = AuditDifference {
+            same_bits: false,
+            ..same()
+        };
+        assert_eq!(row("alone", &zeros, "").cells[3], "<0.0000001");
+    }
+
+    #[test]
+    fn text_fits_the_terminal() {
+        let mut audit = example();
+        audit.prompts[0].variants[2].reply = Some(reply(&[3], &"word ".repeat(30)));
+        let shown = shown(&audit, Some(60));
+        let wrapped: Vec<&str> = shown.lines().filter(|line| line.contains("word")).collect();
+        assert!(wrapped.len() > 2 && wrapped.iter().all(|line| line.len() <= 60));
+    }
 }
