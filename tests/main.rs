@@ -1,5 +1,6 @@
 //! One binary for all integration tests, so that candle links once.
 
+mod audit;
 mod batch;
 mod benches;
 mod check;
