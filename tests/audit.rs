@@ -123,7 +123,8 @@ struct Flipped {
 }
 
 fn ran(model: &Path, arguments: &[&str]) -> Ran {
-    let mut command = Program::new().command(&["audit", "--model"]);
+    let program = Program::new();
+    let mut command = program.command(&["audit", "--model"]);
     Ran::of(command.arg(model).args(arguments))
 }
 
