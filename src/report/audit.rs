@@ -57,8 +57,12 @@ pub fn table(audit: &Audit, width: Option<usize>, out: &mut impl Write) -> io::R
         let steps = plural(prompt.steps.len(), "token");
         writeln!(out, "\n{DIM}  reference: f32, {steps}{DIM:#}")?;
         text(&prompt.reference, width, out)?;
-        runs(prompt, &best, out)?;
-        other_replies(prompt, width, out)?;
+        let usual = prompt.variants.first().map(|first| &*first.engine.products);
+        let names = Names {
+            usual: usual.unwrap_or_default(),
+        };
+        runs(prompt, names, &best, out)?;
+        other_replies(prompt, names, width, out)?;
     }
     skipped(audit, out)?;
     summary(audit, width, out)
@@ -66,23 +70,36 @@ pub fn table(audit: &Audit, width: Option<usize>, out: &mut impl Write) -> io::R
 
 /// Returns what computes runs, in words: `f32, avx2 kernels`.
 pub fn engine(engine: &EngineInfo) -> String {
-    let how = if engine.emulated { " emulated" } else { "" };
-    format!("{}{how}, {}", engine.dtype, products(engine))
+    Names { usual: "" }.engine(engine)
 }
 
-fn products(engine: &EngineInfo) -> String {
-    let products = match engine.products.as_str() {
-        "tensors" => "tensor operations".to_owned(),
-        kernels => format!("{kernels} kernels"),
-    };
-    match engine.device.as_str() {
-        "cpu" => products,
-        device => format!("{products} on {device}"),
+/// What engines are called beside the one that computes on the usual kernels.
+#[derive(Clone, Copy)]
+struct Names<'a> {
+    usual: &'a str,
+}
+
+impl Names<'_> {
+    fn engine(self, engine: &EngineInfo) -> String {
+        let how = if engine.emulated { " emulated" } else { "" };
+        format!("{}{how}, {}", engine.dtype, self.products(engine))
+    }
+
+    fn products(self, engine: &EngineInfo) -> String {
+        let products = match engine.products.as_str() {
+            "tensors" => "tensor operations".to_owned(),
+            usual if usual == self.usual => "kernels".to_owned(),
+            kernels => format!("{kernels} kernels"),
+        };
+        match engine.device.as_str() {
+            "cpu" => products,
+            device => format!("{products} on {device}"),
+        }
     }
 }
 
-/// One row a run, under the name of what computes it.
-fn runs(prompt: &AuditedPrompt, best: &str, out: &mut impl Write) -> io::Result<()> {
+/// One row a run, a paragraph for each engine.
+fn runs(prompt: &AuditedPrompt, names: Names, best: &str, out: &mut impl Write) -> io::Result<()> {
     let titles = [
         "run",
         "Δ logprob",
@@ -94,22 +111,30 @@ fn runs(prompt: &AuditedPrompt, best: &str, out: &mut impl Write) -> io::Result<
         "reply",
     ];
     let mut lines = vec![Line::title(titles.map(str::to_owned).to_vec())];
-    let mut last = None;
-    for variant in &prompt.variants {
-        if last.replace(&variant.engine) != Some(&variant.engine) {
-            lines.push(Line::title(vec![engine(&variant.engine)]));
+    let mut was_other = false;
+    for of_engine in prompt.variants.chunk_by(|a, b| a.engine == b.engine) {
+        // the kernels' other instructions are one paragraph
+        let is_other = of_engine[0].promised && lines.len() > 1;
+        if lines.len() > 1 && !(is_other && was_other) {
+            lines.push(Line::plain(Vec::new()));
         }
-        let mut line = row(&variant.way, &variant.difference, reply(variant));
-        if variant.promised && !variant.difference.same_bits {
-            line.style = LOW;
+        was_other = is_other;
+        lines.push(Line::title(vec![names.engine(&of_engine[0].engine)]));
+        for variant in of_engine {
+            let mut line = row(&variant.way, &variant.difference, reply(variant));
+            if variant.promised && !variant.difference.same_bits {
+                line.style = LOW;
+            }
+            lines.push(line);
         }
-        lines.push(line);
     }
-    let again: Vec<Line> = prompt.variants.iter().filter_map(bf16_row).collect();
+    let again = prompt.variants.iter();
+    let again: Vec<Line> = again
+        .filter_map(|variant| bf16_row(variant, names))
+        .collect();
     if !again.is_empty() {
-        lines.push(Line::title(vec![
-            "bf16 against the first run in bf16".to_owned(),
-        ]));
+        lines.push(Line::plain(Vec::new()));
+        lines.push(Line::title(vec!["bf16, against its first run".to_owned()]));
         lines.extend(again);
     }
     writeln!(out)?;
@@ -118,9 +143,9 @@ fn runs(prompt: &AuditedPrompt, best: &str, out: &mut impl Write) -> io::Result<
     columns::write(&sides, &lines, out)
 }
 
-fn bf16_row(variant: &Variant) -> Option<Line> {
+fn bf16_row(variant: &Variant, names: Names) -> Option<Line> {
     let difference = variant.from_first_bf16.as_ref()?;
-    let name = format!("{}, {}", products(&variant.engine), variant.way);
+    let name = format!("{}, {}", names.products(&variant.engine), variant.way);
     Some(row(&name, difference, ""))
 }
 
@@ -169,6 +194,7 @@ fn size(difference: f32) -> String {
 /// Each reply that is not the reference's once, with the runs that made it and where they parted.
 fn other_replies(
     prompt: &AuditedPrompt,
+    names: Names,
     width: Option<usize>,
     out: &mut impl Write,
 ) -> io::Result<()> {
@@ -188,7 +214,7 @@ fn other_replies(
             .collect();
         for of_engine in makers.chunk_by(|a, b| a.engine == b.engine) {
             let ways: Vec<&str> = of_engine.iter().map(|maker| maker.way.as_str()).collect();
-            let name = engine(&of_engine[0].engine);
+            let name = names.engine(&of_engine[0].engine);
             writeln!(out, "{DIM}  {name}: {}{DIM:#}", ways.join(", "))?;
         }
         if let Some(flip) = &variant.difference.first_flip {
@@ -258,10 +284,7 @@ fn skipped(audit: &Audit, out: &mut impl Write) -> io::Result<()> {
 fn summary(audit: &Audit, width: Option<usize>, out: &mut impl Write) -> io::Result<()> {
     let Count { runs, of_them } = promises(audit);
     let promised = match runs - of_them {
-        0 => format!(
-            "f32 on the kernels: {} with other threads, rows beside it, pieces and instructions, every logit with the bits of the reference.",
-            plural(runs, "run")
-        ),
+        0 => "f32 on the kernels: every logit of every run has the bits of the reference, whatever the threads, the rows beside it, the pieces and the instructions.".to_owned(),
         broken => format!(
             "f32 on the kernels: {broken} of {runs} runs do not have the bits of the reference, which all should."
         ),
@@ -269,19 +292,16 @@ fn summary(audit: &Audit, width: Option<usize>, out: &mut impl Write) -> io::Res
     writeln!(out)?;
     sentence(&promised, width, out)?;
     for (index, prompt) in audit.prompts.iter().enumerate() {
-        let of = match audit.prompts.len() {
-            1 => String::new(),
-            _ => format!("prompt {}: ", index + 1),
+        let greedy = match audit.prompts.len() {
+            1 => "Greedy".to_owned(),
+            _ => format!("Prompt {}, greedy", index + 1),
         };
-        let counts = ["f32", "bf16"].map(|dtype| {
-            let Count { runs, of_them } = replies(prompt, dtype);
-            let noun = if of_them == 1 { "reply" } else { "replies" };
-            format!(
-                "{of_them} {noun} from {} in {dtype}",
-                plural(runs, "greedy run")
-            )
-        });
-        sentence(&format!("{of}{}.", counts.join(", ")), width, out)?;
+        let [f32, bf16] = ["f32", "bf16"].map(|dtype| counted(replies(prompt, dtype)));
+        sentence(
+            &format!("{greedy} in f32: {f32}; in bf16: {bf16}."),
+            width,
+            out,
+        )?;
     }
     let mut variants = audit.prompts.iter().flat_map(|prompt| &prompt.variants);
     if variants.any(|variant| variant.engine.emulated) {
@@ -289,6 +309,14 @@ fn summary(audit: &Audit, width: Option<usize>, out: &mut impl Write) -> io::Res
         sentence(emulated, width, out)?;
     }
     Ok(())
+}
+
+fn counted(replies: Count) -> String {
+    match replies {
+        Count { runs: 0, .. } => "no run".to_owned(),
+        Count { of_them: 1, .. } => "one reply".to_owned(),
+        Count { runs, of_them } => format!("{of_them} different replies from {runs} runs"),
+    }
 }
 
 fn sentence(text: &str, width: Option<usize>, out: &mut impl Write) -> io::Result<()> {
@@ -384,23 +412,26 @@ mod tests {
           reference: f32, 1 token
             a
 
-          run                                 Δ logprob   Δ best 5    Δ logit  >10 %  close  flips  reply
-          f32, avx2 kernels
-            reply in one pass                         0          0          0      0      0      0  -
-          f32, tensor operations
-            alone                             0.0000010  0.0000020  0.0000020      0      1      0  same
-          bf16 emulated, avx2 kernels
-            alone                                0.0625     0.1250     0.1250      0      1      1  another
-            in a batch of 8                      0.0625     0.1250     0.1250      0      1      1  another
-          bf16 against the first run in bf16
-            avx2 kernels, in a batch of 8             0          0          0      0      0      0
+          run                          Δ logprob   Δ best 5    Δ logit  >10 %  close  flips  reply
+          f32, kernels
+            reply in one pass                  0          0          0      0      0      0  -
 
-          bf16 emulated, avx2 kernels: alone, in a batch of 8
+          f32, tensor operations
+            alone                      0.0000010  0.0000020  0.0000020      0      1      0  same
+
+          bf16 emulated, kernels
+            alone                         0.0625     0.1250     0.1250      0      1      1  another
+            in a batch of 8               0.0625     0.1250     0.1250      0      1      1  another
+
+          bf16, against its first run
+            kernels, in a batch of 8           0          0          0      0      0      0
+
+          bf16 emulated, kernels: alone, in a batch of 8
           step 1: ␠Paris 0.5100 over \u{1B}[31m 0.4900 became \u{1B}[31m 0.5200 over ␠Paris 0.4800
             Ly\u{1B}on
 
-        f32 on the kernels: 1 run with other threads, rows beside it, pieces and instructions, every logit with the bits of the reference.
-        1 reply from 2 greedy runs in f32, 1 reply from 2 greedy runs in bf16.
+        f32 on the kernels: every logit of every run has the bits of the reference, whatever the threads, the rows beside it, the pieces and the instructions.
+        Greedy in f32: one reply; in bf16: one reply.
         bf16 emulated: computed in f32 and rounded wherever transformers leaves a bf16 tensor; sums inside a product stay f32.
         ");
     }
