@@ -6,7 +6,7 @@ pub mod parting;
 pub mod score;
 pub mod tree;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use crate::record::{Analysis, FinishReason, Run, Step, Sweep, SweepAnalysis};
 use crate::text::display;
@@ -99,13 +99,12 @@ pub fn pieces_of<'a>(
     for (index, step) in glyphs.into_iter().enumerate() {
         if f64::from(step.prob) < threshold {
             let token = display::cell(step.token, step.bytes);
-            // a word's own space reads better in front of the mark
-            let token = match token.strip_prefix('␠') {
-                Some(word) if !word.is_empty() && !word.starts_with('␠') => {
+            let token = match display::after_space(&token) {
+                Some(word) => {
                     bytes.push(b' ');
                     word.to_owned()
                 }
-                _ => token,
+                None => token,
             };
             push_text(&mut pieces, &mut bytes);
             let prob = step.prob;
@@ -150,13 +149,28 @@ fn push_text(pieces: &mut Vec<Piece>, bytes: &mut Vec<u8>) {
 
 /// Returns how many different sequences of tokens the runs are.
 pub fn distinct_replies(runs: &[Run]) -> usize {
-    let ids = |run: &Run| {
-        run.steps
-            .iter()
-            .map(|step| step.token_id)
-            .collect::<Vec<_>>()
-    };
-    runs.iter().map(ids).collect::<BTreeSet<_>>().len()
+    replies(runs).len()
+}
+
+/// Groups runs by their tokens: one entry for each distinct reply, in the order of their first runs.
+pub fn replies(runs: &[Run]) -> Vec<Vec<&Run>> {
+    let mut places: BTreeMap<Vec<u32>, usize> = BTreeMap::new();
+    let mut groups: Vec<Vec<&Run>> = Vec::new();
+    for run in runs {
+        let ids = run.steps.iter().map(|step| step.token_id).collect();
+        let place = *places.entry(ids).or_insert(groups.len());
+        match groups.get_mut(place) {
+            Some(group) => group.push(run),
+            None => groups.push(vec![run]),
+        }
+    }
+    groups
+}
+
+/// Returns the raw probability of all that a step does not list, in [0, 1].
+pub fn unlisted(step: &Step) -> f32 {
+    let listed = step.top_logprobs.iter().map(|c| f64::from(c.prob));
+    (1.0 - listed.sum::<f64>()).clamp(0.0, 1.0) as f32
 }
 
 /// Returns how many tokens of all runs have a raw probability below `threshold`.
@@ -170,7 +184,7 @@ pub fn low_probability_tokens(runs: &[Run], threshold: f64) -> usize {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::record::Sampling;
+    use crate::record::{Candidate, Sampling};
 
     /// A run of tokens without text: ids and probabilities.
     pub(crate) fn run(tokens: &[(u32, f32)]) -> Run {
@@ -246,6 +260,27 @@ pub(crate) mod tests {
             run(&[(1, 0.5), (2, 0.5)]),
         ];
         assert_eq!((distinct_replies(&runs), distinct_replies(&[])), (2, 0));
+        let groups = replies(&runs);
+        assert_eq!([groups[0].len(), groups[1].len()], [2, 1]);
+        assert!(std::ptr::eq(groups[0][1], &runs[2]));
+    }
+
+    #[test]
+    fn what_a_step_does_not_list_has_the_rest_and_never_less_than_nothing() {
+        let mut step = run(&[(1, 0.5)]).steps.remove(0);
+        assert_eq!(unlisted(&step), 1.0);
+        let candidate = |prob| Candidate {
+            token_id: 0,
+            token: String::new(),
+            bytes: Vec::new(),
+            special: false,
+            logprob: 0.0,
+            prob,
+        };
+        step.top_logprobs = vec![candidate(0.5), candidate(0.25)];
+        assert_eq!(unlisted(&step), 0.25);
+        step.top_logprobs.push(candidate(0.5));
+        assert_eq!(unlisted(&step).to_bits(), 0);
     }
 
     #[test]

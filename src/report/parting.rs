@@ -8,7 +8,7 @@ use crate::record::{
 };
 use crate::report::table::{BOLD, TOKEN_WIDTH, cut, plural};
 use crate::report::wrap::write_sentence;
-use crate::text::display::cell;
+use crate::text::display::{cell, escape_line};
 
 /// Tokens, or runs, that a sentence names; the record has all.
 const MOST_NAMED: usize = 5;
@@ -19,23 +19,7 @@ pub(super) fn words(
     width: Option<usize>,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let Some(analysis) = &prompt.analysis else {
-        return Ok(());
-    };
-    let sweeps = prompt.sweeps.iter().zip(&analysis.sweeps);
-    let of_sweeps = sweeps.filter(|(sweep, _)| sweep.runs.len() > 1);
-    let mut sentences: Vec<String> = of_sweeps
-        .map(|(sweep, analysis)| of_sweep(sweep, analysis))
-        .collect();
-    // pairs come in the order of `analysis::of`
-    let twos = prompt.sweeps.iter().enumerate().flat_map(|(index, sweep)| {
-        let others = prompt.sweeps[index + 1..].iter();
-        others.map(move |other| (sweep, other))
-    });
-    let of_pairs = twos
-        .zip(&analysis.pairs)
-        .filter(|((one, other), _)| is_filtered_twin(one, other) || is_filtered_twin(other, one));
-    sentences.extend(of_pairs.map(|((one, _), pair)| of_pair(pair, one.runs.len())));
+    let sentences = sentences(prompt, |token| format!("`{token}`"));
     if sentences.is_empty() {
         return Ok(());
     }
@@ -45,8 +29,30 @@ pub(super) fn words(
         .try_for_each(|sentence| write_sentence(sentence, width, out))
 }
 
-fn of_sweep(sweep: &Sweep, analysis: &SweepAnalysis) -> String {
-    let label = &analysis.label;
+/// Returns the sentences of [`words`]; `quote` sets tokens off from the words around them.
+pub(super) fn sentences(prompt: &PromptRecord, quote: fn(&str) -> String) -> Vec<String> {
+    let Some(analysis) = &prompt.analysis else {
+        return Vec::new();
+    };
+    let sweeps = prompt.sweeps.iter().zip(&analysis.sweeps);
+    let of_sweeps = sweeps.filter(|(sweep, _)| sweep.runs.len() > 1);
+    let mut sentences: Vec<String> = of_sweeps
+        .map(|(sweep, analysis)| of_sweep(sweep, analysis, quote))
+        .collect();
+    // pairs come in the order of `analysis::of`
+    let twos = prompt.sweeps.iter().enumerate().flat_map(|(index, sweep)| {
+        let others = prompt.sweeps[index + 1..].iter();
+        others.map(move |other| (sweep, other))
+    });
+    let of_pairs = twos
+        .zip(&analysis.pairs)
+        .filter(|((one, other), _)| is_filtered_twin(one, other) || is_filtered_twin(other, one));
+    sentences.extend(of_pairs.map(|((one, _), pair)| of_pair(pair, one.runs.len(), quote)));
+    sentences
+}
+
+fn of_sweep(sweep: &Sweep, analysis: &SweepAnalysis, quote: fn(&str) -> String) -> String {
+    let label = escape_line(&analysis.label);
     let Some(parting) = &analysis.parting else {
         return format!(
             "{label}: nowhere, all {} runs are the same",
@@ -56,7 +62,7 @@ fn of_sweep(sweep: &Sweep, analysis: &SweepAnalysis) -> String {
     let named = parting.branches.iter().take(MOST_NAMED);
     let named: Vec<String> = named
         .zip(std::iter::once(" took").chain(std::iter::repeat("")))
-        .map(|(Branch { took, runs }, verb)| format!("{}{verb} {}", runs.len(), token(took)))
+        .map(|(Branch { took, runs }, verb)| format!("{}{verb} {}", runs.len(), token(took, quote)))
         .collect();
     let rest = parting.branches.iter().skip(MOST_NAMED);
     let others: usize = rest.map(|branch| branch.runs.len()).sum();
@@ -68,7 +74,7 @@ fn of_sweep(sweep: &Sweep, analysis: &SweepAnalysis) -> String {
     format!("{label}: at step {}; {named}{others}", parting.step)
 }
 
-fn of_pair(pair: &PairAnalysis, num_runs: usize) -> String {
+fn of_pair(pair: &PairAnalysis, num_runs: usize, quote: fn(&str) -> String) -> String {
     let order = match pair.second_parts {
         _ if num_runs == 1 => String::new(),
         SecondParts::Same => "parts at the same step; ".to_owned(),
@@ -91,7 +97,7 @@ fn of_pair(pair: &PairAnalysis, num_runs: usize) -> String {
             first,
             second,
         } = parting;
-        let (first, second) = (token(first), token(second));
+        let (first, second) = (token(first, quote), token(second, quote));
         format!("; run {run} parts at step {step} ({first}, with it {second})")
     });
     let named: String = named.collect();
@@ -99,13 +105,13 @@ fn of_pair(pair: &PairAnalysis, num_runs: usize) -> String {
         0 => String::new(),
         others => format!("; and {}", plural(others, "other run")),
     };
-    let (first, second) = (&pair.first, &pair.second);
+    let (first, second) = (escape_line(&pair.first), escape_line(&pair.second));
     format!("{second} beside {first}: {order}{of_runs}{named}{others}")
 }
 
-fn token(candidate: &Candidate) -> String {
+fn token(candidate: &Candidate, quote: fn(&str) -> String) -> String {
     let shown = cut(&cell(&candidate.token, &candidate.bytes), TOKEN_WIDTH);
-    format!("`{shown}` {:.2}", candidate.prob)
+    format!("{} {:.2}", quote(&shown), candidate.prob)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use crate::record::{PromptRecord, Settings};
 use crate::report::columns;
 use crate::report::table::{BOLD, percent};
+use crate::text::display::escape_line;
 
 /// Writes what each setting did; nothing where there are no samples.
 pub(super) fn settings(
@@ -12,16 +13,19 @@ pub(super) fn settings(
     settings: &Settings,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let Some(rows) = rows(prompt, settings) else {
+    let rows = rows(prompt, settings);
+    if rows.is_empty() {
         return Ok(());
-    };
+    }
     writeln!(out, "\n{BOLD}settings beside each other{BOLD:#}")?;
     columns::write_numbers(rows, out)
 }
 
-/// Returns a title row and a row for each setting; `None` where there are no samples.
-pub(super) fn rows(prompt: &PromptRecord, settings: &Settings) -> Option<Vec<Vec<String>>> {
-    let analysis = prompt.analysis.as_ref()?;
+/// Returns the table of [`settings`]: titles, then a row for each sweep; nothing where there are no samples.
+pub(super) fn rows(prompt: &PromptRecord, settings: &Settings) -> Vec<Vec<String>> {
+    let Some(analysis) = &prompt.analysis else {
+        return Vec::new();
+    };
     let title = [
         "setting".to_owned(),
         "distinct".to_owned(),
@@ -35,7 +39,7 @@ pub(super) fn rows(prompt: &PromptRecord, settings: &Settings) -> Option<Vec<Vec
     let rows = prompt.sweeps.iter().zip(&analysis.sweeps);
     let rows = rows.map(|(sweep, analysis)| {
         vec![
-            sweep.label.clone(),
+            escape_line(&sweep.label),
             format!("{} of {}", sweep.distinct_replies, sweep.runs.len()),
             format!("{:.2}", analysis.mean_prob),
             lowest(analysis.lowest_prob),
@@ -45,7 +49,7 @@ pub(super) fn rows(prompt: &PromptRecord, settings: &Settings) -> Option<Vec<Vec
             format!("{:.1} %", 100.0 * analysis.outside_mass),
         ]
     });
-    Some(std::iter::once(title.to_vec()).chain(rows).collect())
+    std::iter::once(title.to_vec()).chain(rows).collect()
 }
 
 /// A probability that may be too small for two decimals.

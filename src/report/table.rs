@@ -47,23 +47,10 @@ pub struct View {
 /// When `out` fails.
 pub fn header(record: &Record, out: &mut impl Write) -> io::Result<()> {
     model(&record.program, &record.model, out)?;
+    writeln!(out, "{}", runs_in_words(&record.settings))?;
     let Settings {
-        seed,
-        samples,
-        run,
-        max_new_tokens,
-        mass,
-        threshold,
-        ..
+        mass, threshold, ..
     } = &record.settings;
-    let runs = match (run, samples) {
-        (Some(run), _) => format!("run {run} of each setting"),
-        (None, 0) => "no samples".to_owned(),
-        (None, 1) => "1 sample of each setting".to_owned(),
-        (None, samples) => format!("{samples} samples of each setting"),
-    };
-    let tokens = plural(*max_new_tokens, "new token");
-    writeln!(out, "seed {seed}, {runs}, at most {tokens}")?;
     let percent = percent(*mass);
     let count = format!("n{percent}");
     for (name, meaning) in [
@@ -80,6 +67,25 @@ pub fn header(record: &Record, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "{DIM}  {}  {meaning}{DIM:#}", left(name, 6))?;
     }
     Ok(())
+}
+
+/// Returns how many runs there were, of what length and seed.
+pub(super) fn runs_in_words(settings: &Settings) -> String {
+    let Settings {
+        seed,
+        samples,
+        run,
+        max_new_tokens,
+        ..
+    } = settings;
+    let runs = match (run, samples) {
+        (Some(run), _) => format!("run {run} of each setting"),
+        (None, 0) => "no samples".to_owned(),
+        (None, 1) => "1 sample of each setting".to_owned(),
+        (None, samples) => format!("{samples} samples of each setting"),
+    };
+    let tokens = plural(*max_new_tokens, "new token");
+    format!("seed {seed}, {runs}, at most {tokens}")
 }
 
 /// Writes one prompt's entry: step table of the greedy reply, the samples, where they part.
@@ -252,18 +258,21 @@ pub(super) fn runners_up(candidates: &[Candidate], taken: u32, room: Option<usiz
     line
 }
 
-fn sweep(sweep: &Sweep, settings: &Settings, view: View, out: &mut impl Write) -> io::Result<()> {
+/// Returns how many different replies a sweep has, and how many tokens in them are marked.
+pub(super) fn replies_in_words(sweep: &Sweep, settings: &Settings) -> String {
     let replies = match (sweep.runs.len(), sweep.distinct_replies) {
         (1, _) => "1 reply".to_owned(),
         (runs, 1) => format!("all {runs} replies are the same"),
         (runs, distinct) => format!("{distinct} distinct replies of {runs}"),
     };
     let tokens = plural(sweep.low_probability_tokens, "token");
-    writeln!(
-        out,
-        "\n{BOLD}{}{BOLD:#}: {replies}, {tokens} below {:.2}",
-        sweep.label, settings.threshold
-    )?;
+    format!("{replies}, {tokens} below {:.2}", settings.threshold)
+}
+
+fn sweep(sweep: &Sweep, settings: &Settings, view: View, out: &mut impl Write) -> io::Result<()> {
+    let replies = replies_in_words(sweep, settings);
+    let label = escape_line(&sweep.label);
+    writeln!(out, "\n{BOLD}{label}{BOLD:#}: {replies}")?;
     sweep
         .runs
         .iter()
@@ -445,7 +454,7 @@ pub(super) mod tests {
         }
     }
 
-    fn record(greedy: Run, sweeps: Vec<Sweep>) -> Record {
+    pub(in crate::report) fn record(greedy: Run, sweeps: Vec<Sweep>) -> Record {
         let done = PromptRecord {
             id: None,
             prompt: "Where?\nHere.".into(),
@@ -702,8 +711,7 @@ pub(super) mod tests {
         ");
     }
 
-    #[test]
-    fn step1_has_a_column_for_each_temperature() {
+    pub(in crate::report) fn step1() -> TemperatureStep1 {
         let candidate = |token: &str, logit, probs: [f32; 2]| TemperedCandidate {
             token_id: 0,
             token: token.into(),
@@ -712,7 +720,7 @@ pub(super) mod tests {
             logit,
             probs: probs.to_vec(),
         };
-        let record = TemperatureStep1 {
+        TemperatureStep1 {
             schema: 1,
             program: "logprobs 0.0.0".into(),
             model: model_info(),
@@ -725,8 +733,12 @@ pub(super) mod tests {
                 candidate(" Paris", -1.256, [0.0, 0.00312]),
             ],
             rest: vec![0.0, 0.99376],
-        };
-        insta::assert_snapshot!(plain(|out| temperature_step1(&record, out)), @r"
+        }
+    }
+
+    #[test]
+    fn step1_has_a_column_for_each_temperature() {
+        insta::assert_snapshot!(plain(|out| temperature_step1(&step1(), out)), @r"
         logprobs 0.0.0: org/model at abc (llama, vocabulary of 320, bf16 weights, f32 on cpu)
 
         Prompt: Where?

@@ -57,6 +57,13 @@ pub fn cell(token: &str, bytes: &[u8]) -> String {
     }
 }
 
+/// Returns what follows the single space at a word's start in a cell, where it has one: that space reads better in front
+/// of a mark than within it.
+pub fn after_space(cell: &str) -> Option<&str> {
+    let word = cell.strip_prefix(SPACE_SYMBOL)?;
+    (!word.is_empty() && !word.starts_with(SPACE_SYMBOL)).then_some(word)
+}
+
 /// Returns a reply or prompt for the terminal: line breaks, tabs, all kinds of spaces, backslashes and joined emoji stay
 /// as they are, everything else that does not show itself is escaped as in [`escape`]. Meant for reading: different
 /// texts may look the same.
