@@ -24,6 +24,7 @@ pub fn run(request: &Request) -> Result<ExitCode> {
         Request::Check(request) => commands::check::run(request),
         Request::Compare(request) => commands::compare::run(request),
         Request::Audit(request) => commands::audit::run(request),
+        Request::Report(request) => commands::report::run(request),
         Request::Completions(shell) => commands::completions::run(*shell),
     }
 }

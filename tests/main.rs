@@ -4,6 +4,8 @@ mod audit;
 mod batch;
 mod benches;
 mod check;
+#[cfg(all(unix, feature = "demo"))]
+mod browser;
 mod checkpoint;
 mod command;
 mod compare;
@@ -21,6 +23,8 @@ mod qwen35_2b;
 #[cfg(unix)]
 mod readme;
 mod render;
+#[cfg(all(unix, feature = "demo"))]
+mod report;
 mod reports;
 mod resume;
 mod rounding;

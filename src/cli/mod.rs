@@ -7,6 +7,7 @@ mod compare;
 mod audit;
 mod context;
 mod render;
+mod report;
 mod run;
 mod score;
 mod softmax;
@@ -28,6 +29,7 @@ pub use audit::AuditRequest;
 pub use context::{ContextRequest, Length};
 pub use render::{RenderRequest, SchemaRequest, SchemaSubject, Shape};
 pub(crate) use run::MAX_SAMPLES;
+pub use report::ReportRequest;
 pub use run::{ExploreRequest, RunRequest};
 pub use score::{Given, ScoreRequest, Subject};
 pub use softmax::SoftmaxRequest;
@@ -39,6 +41,7 @@ use compare::{COMPARE_EXAMPLES, CompareArgs};
 use audit::{AUDIT_EXAMPLES, AuditArgs};
 use context::{CONTEXT_EXAMPLES, ContextArgs};
 use render::{RENDER_EXAMPLES, SCHEMA_EXAMPLES};
+use report::{REPORT_EXAMPLES, ReportArgs};
 use run::RunArgs;
 use score::{SCORE_EXAMPLES, ScoreArgs};
 use softmax::{SOFTMAX_EXAMPLES, SoftmaxArgs};
@@ -71,6 +74,8 @@ pub enum Request {
     Check(CheckRequest),
     /// The greedy run again in other ways.
     Audit(AuditRequest),
+    /// Records as one page.
+    Report(ReportRequest),
     /// Write a completion script.
     Completions(clap_complete::Shell),
 }
@@ -244,6 +249,9 @@ impl Request {
             }
             Some(Command::Check(check)) => check.into_request().map(Self::Check).map_err(refuse),
             Some(Command::Audit(audit)) => audit.into_request().map(Self::Audit).map_err(refuse),
+            Some(Command::Report(report)) => {
+                report.into_request().map(Self::Report).map_err(refuse)
+            }
             Some(Command::Completions { shell }) => Ok(Self::Completions(shell)),
         }
     }
@@ -296,6 +304,7 @@ Examples:
   logprobs compare results/before.json results/after.json
   logprobs check golden.json
   logprobs audit -p 'What is the capital of France?'
+  logprobs report sample_output/demo.json --out page.html
 
 Exit codes: 0 done, 1 failed (or a prompt of several did), 2 wrong usage, 3 a check failed, 130 interrupted";
 
@@ -331,6 +340,9 @@ enum Command {
     /// Compute a greedy run again in other ways: threads, batch, kernels, bf16; does the reply change?
     #[command(after_help = AUDIT_EXAMPLES)]
     Audit(Box<AuditArgs>),
+    /// Make one page of HTML of records: heat maps, charts, samples, trees; it needs no network
+    #[command(after_help = REPORT_EXAMPLES)]
+    Report(ReportArgs),
     /// Print a completion script for a shell
     #[command(
         after_help = "Example:\n  logprobs completions bash > ~/.local/share/bash-completion/completions/logprobs"

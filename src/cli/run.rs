@@ -1,6 +1,6 @@
 //! The main command: its flags, and the request that they make.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
@@ -19,6 +19,8 @@ pub struct RunRequest {
     pub explore: ExploreRequest,
     /// Where results go.
     pub output: OutputRequest,
+    /// A file for the page of the record, which must not exist.
+    pub html: Option<PathBuf>,
     /// Prompts given on the command line.
     pub prompts: Vec<String>,
     /// A file of prompts; `-` is standard input.
@@ -141,6 +143,9 @@ pub(super) struct RunArgs {
     /// Print every finished prompt at once as a line of JSON, a record of that prompt, on standard output; no tables, no file
     #[arg(long, conflicts_with_all = ["json", "out", "one_line", "tree"], help_heading = "Report")]
     jsonl: bool,
+    /// Write the record as a page of HTML too, as report does; the file must not exist yet
+    #[arg(long, value_name = "FILE.html", help_heading = "Report")]
+    html: Option<PathBuf>,
     #[command(flatten)]
     show: ShowArgs,
     #[command(flatten)]
@@ -172,6 +177,7 @@ impl RunArgs {
                 distinct.push(setting);
             }
         }
+        check_page(self.html.as_deref(), &self.out)?;
         let mut output = self.show.into_request(self.out);
         if self.jsonl {
             output.out = Out::Lines;
@@ -204,12 +210,25 @@ impl RunArgs {
                 batch: self.batch,
             },
             output,
+            html: self.html,
             prompts: self.prompts,
             prompts_file: self.prompts_file,
             resume: self.resume,
             one_line: self.one_line,
             tree: self.tree,
         })
+    }
+}
+
+/// Refuses a page that could not be told from the record.
+fn check_page(html: Option<&Path>, out: &Path) -> Result<(), String> {
+    match html {
+        Some(html) if html == Path::new("-") => Err(
+            "--html needs a file (logprobs --json … | logprobs report - --out - writes a page to standard output)"
+                .to_owned(),
+        ),
+        Some(html) if html == out => Err("--html and --out name the same file".to_owned()),
+        _ => Ok(()),
     }
 }
 

@@ -331,3 +331,23 @@ fn the_subcommand_has_its_own_defaults() {
     );
     assert_eq!(request.output.out, Out::Folder("sample_output".into()));
 }
+
+#[test]
+fn a_page_needs_a_name_that_it_has_for_itself() {
+    assert_eq!(
+        run(&["--html", "p.html"]).html,
+        Some(PathBuf::from("p.html"))
+    );
+    for (line, expected) in [
+        (&["--html", "-"][..], "--html needs a file"),
+        (&["--html", "r.json", "--out", "r.json"], "the same file"),
+        (&["report"], "RECORD.json"),
+        (&["report", "-"], "--out is needed"),
+        (&["report", "a.json", "-", "-", "--out", "p"], "given twice"),
+    ] {
+        let error = refused(line);
+        assert!(error.contains(expected), "{error}");
+    }
+    // the name is that of the first record
+    assert!(parse(&["report", "a.json", "-"]).is_ok());
+}

@@ -6,6 +6,7 @@ pub(crate) mod audit;
 pub(crate) mod completions;
 pub(crate) mod context;
 pub(crate) mod render;
+pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod score;

@@ -7,12 +7,15 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
+use super::report::write_page;
 use super::{check_out, write_record};
 use crate::cli::{Out, RunRequest};
 use crate::job::{self, Growth, Outcome};
+use crate::output;
 use crate::prompts::{self, Prompt};
 use crate::record::{PromptEntry, Record};
 use crate::recorded::{self, Partial};
+use crate::report::html::Section;
 use crate::report::json;
 use crate::report::table::{self, View};
 use crate::resume;
@@ -27,6 +30,7 @@ use crate::text::display;
 /// When nothing can be done at all, or the record cannot be written.
 pub(crate) fn run(request: &RunRequest) -> Result<ExitCode> {
     check_out(&request.output.out)?;
+    request.html.as_deref().map_or(Ok(()), output::check_new)?;
     let prompts = collect_prompts(request)?;
     let messages = Stderr::new(&request.output);
     let mut screen = Screen::new(&request.output);
@@ -156,6 +160,9 @@ fn finish(
     }
     if let Some(path) = path {
         messages.say(&format!("written to {}", display::escape_line(&path)));
+    }
+    if let Some(html) = request.html.as_deref().filter(|_| complete > 0) {
+        write_page(html, &[Section::Run(record)], messages)?;
     }
     let failed = record
         .prompts
