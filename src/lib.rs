@@ -5,10 +5,10 @@
 //! ```
 //!
 //! Three zones. The *edge* does I/O and speaks `anyhow`: [`cli`], [`run`], `commands`, `job`, `rerun`, [`checkpoint`], `loading`, [`prompts`],
-//! `input`, `recorded`, [`output`], `screen`, [`device`], [`progress`], [`interrupt`]. The *tensor zone* is [`model`], with [`kernels`] below it. The
-//! *core* is numbers and strings, without files, clock or printing: [`setting`], `ranking`, [`distribution`], [`sampler`], [`explore`], [`score`],
-//! [`audit`], [`transcript`], [`record`], `resume`, [`analysis`], [`report`], [`text`], [`tokenization`], [`context`], [`softmax`]. Imports point
-//! downwards only.
+//! `input`, `recorded`, [`output`], `screen`, [`device`], [`progress`], `raster`, [`interrupt`]. The *tensor zone* is [`model`], with [`kernels`]
+//! below it. The *core* is numbers and strings, without files, clock or printing: [`setting`], `ranking`, [`distribution`], [`sampler`], [`explore`],
+//! [`score`], [`audit`], [`transcript`], [`record`], `resume`, [`analysis`], [`report`], [`text`], [`tokenization`], [`context`], [`softmax`].
+//! Imports point downwards only.
 //!
 //! The library serves the program of the same name; its interface may change with any version.
 
@@ -33,6 +33,8 @@ pub mod output;
 pub mod progress;
 pub mod prompts;
 mod ranking;
+#[cfg(feature = "png")]
+mod raster;
 pub mod record;
 mod recorded;
 pub mod report;

@@ -352,3 +352,92 @@ fn a_page_stands_beside_its_record_and_overwrites_nothing() {
         .refused(1, &["other.json"]);
     assert!(!program.path("other.html").exists());
 }
+
+/// The picture of a page in README.md; with LOGPROBS_UPDATE_PICTURE set it is taken anew.
+#[test]
+fn the_picture_in_the_readme_is_one_of_a_page_and_small() {
+    let picture = sample("sample_output_en/page.png");
+    if std::env::var_os("LOGPROBS_UPDATE_PICTURE").is_some() {
+        let mut browser = Browser::start().expect("Chromium is needed");
+        browser.prefer("light");
+        browser.resize(960, 800);
+        browser.open(&sample("sample_output_en/smollm2-135m-instruct.html"));
+        browser.click("[popovertarget=s1p2t37]");
+        browser.eval("document.querySelectorAll('.prompt')[1].scrollIntoView()");
+        std::fs::write(&picture, browser.screenshot()).expect("the picture is ours");
+    }
+    let pixels = std::fs::read(picture).expect("a picture");
+    assert!(pixels.starts_with(b"\x89PNG\r\n\x1a\n"));
+    assert!(pixels.len() < 200_000, "{}", pixels.len());
+}
+
+/// The arguments of `temperature-step1` on a model whose first candidates are Chinese.
+const STEP1: [&str; 4] = ["temperature-step1", "--model", "demo", "--quiet"];
+
+#[test]
+fn the_chart_of_the_first_step_is_a_drawing_that_a_browser_shows() {
+    let Some(mut browser) = Browser::start() else {
+        return;
+    };
+    let program = Program::new();
+    let with = |more: &[&str]| program.run(&[&STEP1[..], more].concat());
+    with(&["--svg", "c.svg", "--out", "step1.json"]).success();
+    with(&["--svg", "c.svg"]).refused(1, &["c.svg: exists already"]);
+    assert!(
+        program.files("sample_output").is_empty(),
+        "refused before any work"
+    );
+    let record: Value =
+        serde_json::from_slice(&std::fs::read(program.path("step1.json")).expect("the record"))
+            .expect("JSON");
+    browser.open(&program.path("c.svg"));
+    let shown = browser.eval("[document.documentElement.tagName, document.querySelectorAll('rect').length, document.documentElement.textContent]");
+    let bars = (record["candidates"].as_array().expect("a list").len() + 1) * 3 + 1;
+    assert_eq!((&shown[0], &shown[1]), (&"svg".into(), &bars.into()));
+    let text = shown[2].as_str().expect("a text");
+    for part in [
+        "T = 0.5",
+        "T = 1.5",
+        "rest",
+        record["candidates"][0]["token"].as_str().expect("a token"),
+    ] {
+        assert!(text.contains(part), "no {part} in {text}");
+    }
+    // nothing sticks out
+    let out = browser.eval("(() => { const page = document.documentElement.getBoundingClientRect();
+        return [...document.querySelectorAll('text')].filter(text => { const box = text.getBoundingClientRect(); return box.left < 0 || box.right > page.right || box.bottom > page.bottom; }).length; })()");
+    assert_eq!(out, 0);
+    browser.assert_quiet();
+}
+
+#[cfg(feature = "png")]
+#[test]
+fn pixels_are_drawn_where_fonts_have_its_text_and_refused_where_not() {
+    use std::process::Command;
+    let program = Program::new();
+    let fonts = |chars: &str| {
+        let output = Command::new("fc-list")
+            .arg(format!(":charset={chars}"))
+            .output();
+        output.is_ok_and(|output| !output.stdout.is_empty())
+    };
+    let ran = program.run(&[&STEP1[..], &["--png", "c.png"]].concat());
+    if fonts("6cd5 56fd") {
+        ran.success();
+        let pixels = std::fs::read(program.path("c.png")).expect("the picture");
+        assert!(pixels.starts_with(b"\x89PNG\r\n\x1a\n") && pixels.len() > 5000);
+    } else {
+        ran.refused(1, &["no font", "--svg"]);
+        assert!(!program.path("c.png").exists());
+    }
+    // a machine without any font
+    let mut command = program.command(&[&STEP1[..], &["--png", "d.png"]].concat());
+    let config = format!(
+        "<fontconfig><dir>{}</dir></fontconfig>",
+        program.path("none").display()
+    );
+    let config = program.write("fonts.conf", config);
+    command.env("FONTCONFIG_FILE", config);
+    Ran::of(&mut command).refused(1, &["no font was found", "--svg"]);
+    assert!(!program.path("d.png").exists());
+}

@@ -17,6 +17,10 @@ pub struct Step1Request {
     pub chat: ChatRequest,
     /// Where the result goes.
     pub output: OutputRequest,
+    /// A file for the chart as SVG, which must not exist.
+    pub svg: Option<PathBuf>,
+    /// A file for the chart as PNG, which must not exist; only in programs that were built with the feature `png`.
+    pub png: Option<PathBuf>,
     /// The prompt; `None` is the first built-in one.
     pub prompt: Option<String>,
     /// The temperatures, as settings without filters.
@@ -52,6 +56,12 @@ pub(super) struct Step1Args {
         help_heading = "Report"
     )]
     out: PathBuf,
+    /// Draw the table as a chart, too; the file must not exist yet
+    #[arg(long, value_name = "FILE.svg", help_heading = "Report")]
+    svg: Option<PathBuf>,
+    /// The same as a PNG, in a program that was built with --features png
+    #[arg(long, value_name = "FILE.png", help_heading = "Report")]
+    png: Option<PathBuf>,
     #[command(flatten)]
     show: ShowArgs,
     #[command(flatten)]
@@ -60,6 +70,12 @@ pub(super) struct Step1Args {
 
 impl Step1Args {
     pub(super) fn into_request(self) -> Result<Step1Request, String> {
+        if self.png.is_some() && cfg!(not(feature = "png")) {
+            return Err(
+                "--png needs a program that was built for it (cargo install --path . --locked --features png; --svg draws the same)"
+                    .to_owned(),
+            );
+        }
         let temperatures = self
             .temps
             .iter()
@@ -72,6 +88,8 @@ impl Step1Args {
             .map_err(|error| format!("--temps: {error:#}"))?;
         Ok(Step1Request {
             output: self.show.into_request(self.out),
+            svg: self.svg,
+            png: self.png,
             model: self.model,
             chat: self.chat,
             prompt: self.prompt,

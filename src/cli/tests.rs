@@ -351,3 +351,13 @@ fn a_page_needs_a_name_that_it_has_for_itself() {
     // the name is that of the first record
     assert!(parse(&["report", "a.json", "-"]).is_ok());
 }
+
+#[cfg(not(feature = "png"))]
+#[test]
+fn a_program_without_pixels_says_how_to_get_them() {
+    let error = refused(&["temperature-step1", "--png", "a.png"]);
+    assert!(
+        error.contains("--features png") && error.contains("--svg"),
+        "{error}"
+    );
+}

@@ -1,6 +1,7 @@
 //! `temperature-step1`: the first step's best candidates at several temperatures.
 
 use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -12,8 +13,10 @@ use crate::loading::{load, model_info, open, prepare};
 use crate::model::LanguageModel;
 use crate::output;
 use crate::prompts::{self, Prompt};
+#[cfg(feature = "png")]
+use crate::raster::Fonts;
 use crate::record::{PROGRAM, SCHEMA, TemperatureStep1};
-use crate::report::{json, table};
+use crate::report::{chart, json, table};
 use crate::screen::{Screen, Stderr, ignore_closed_pipe};
 use crate::text::display;
 use crate::transcript::Transcript;
@@ -26,6 +29,14 @@ pub(crate) fn run(request: &Step1Request) -> Result<ExitCode> {
     if let Out::Folder(folder) = &request.output.out {
         output::check_folder(folder)?;
     }
+    for file in request.svg.iter().chain(&request.png) {
+        output::check_new(file)?;
+    }
+    #[cfg(feature = "png")]
+    let fonts = match request.png {
+        Some(_) => Some(Fonts::of_this_machine()?),
+        None => None,
+    };
     let prompt = Prompt::from(request.prompt.as_deref().unwrap_or(prompts::BUILT_IN[0]));
     let compute = prepare(&request.model)?;
     let messages = Stderr::new(&request.output);
@@ -71,22 +82,36 @@ pub(crate) fn run(request: &Step1Request) -> Result<ExitCode> {
     };
     let mut screen = Screen::new(&request.output);
     screen.show(|out, _| table::temperature_step1(&record, out));
+    let say = |path: &Path| {
+        let path = path.display().to_string();
+        messages.say(&format!("written to {}", display::escape_line(&path)));
+    };
     let path = match &request.output.out {
-        Out::Stdout | Out::Lines => {
-            ignore_closed_pipe(json::write(&record, io::stdout().lock()))
-                .context("standard output")?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        Out::File(path) | Out::Replace(path) => path.clone(),
+        Out::Stdout | Out::Lines => None,
+        Out::File(path) | Out::Replace(path) => Some(path.clone()),
         Out::Folder(folder) => {
-            folder.join(format!("temperature_step1_{}.json", compute.device_name))
+            Some(folder.join(format!("temperature_step1_{}.json", compute.device_name)))
         }
     };
-    output::replace(&path, |file| json::write(&record, file))?;
-    messages.say(&format!(
-        "written to {}",
-        display::escape_line(&path.display().to_string())
-    ));
+    match path {
+        Some(path) => {
+            output::replace(&path, |file| json::write(&record, file))?;
+            say(&path);
+        }
+        None => ignore_closed_pipe(json::write(&record, io::stdout().lock()))
+            .context("standard output")?,
+    }
+    if let Some(svg) = &request.svg {
+        let written = output::write_new(svg, |mut file| chart::write(&record, &mut file))?;
+        say(&written);
+    }
+    #[cfg(feature = "png")]
+    if let (Some(png), Some(fonts)) = (&request.png, fonts) {
+        let mut svg = Vec::new();
+        chart::write(&record, &mut svg).expect("a vector takes everything");
+        let pixels = fonts.draw(&String::from_utf8_lossy(&svg))?;
+        say(&output::write_new(png, |file| file.write_all(&pixels))?);
+    }
     screen.close()?;
     Ok(ExitCode::SUCCESS)
 }

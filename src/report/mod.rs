@@ -1,6 +1,7 @@
 //! What a person or a program reads: functions of a record that only format.
 
 pub mod audit;
+pub mod chart;
 mod columns;
 pub mod compare;
 pub mod context;
