@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use logprobs::record::{FinishReason, PromptEntry, PromptRecord, Record, TemperatureStep1};
+use logprobs::report::html::{self, Section};
 use logprobs::report::{json, table};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -171,4 +172,17 @@ fn the_records_are_runs_of_the_documented_prompts_with_defaults() {
             );
         }
     }
+}
+
+#[test]
+fn the_page_is_what_the_records_beside_it_are_rendered_to() {
+    let record: Record = parsed("sample_output_en/smollm2-135m-instruct.json");
+    let step1: TemperatureStep1 = parsed("sample_output_en/temperature_step1_cpu.json");
+    let mut page = Vec::new();
+    html::write(&[Section::Run(&record), Section::Step1(&step1)], &mut page)
+        .expect("a vector takes everything");
+    assert!(
+        page == text("sample_output_en/smollm2-135m-instruct.html").as_bytes(),
+        "the page is out of date (sample_output_en/README.md has the command)"
+    );
 }
