@@ -4,8 +4,8 @@
 //! thread count in it, so that the same command gives the same bytes. Measured numbers are f32 in their shortest
 //! form, settings are f64 as they were typed. Text is UTF-8; `bytes` are the real bytes of a token.
 
-pub mod compare;
 pub mod audit;
+pub mod compare;
 pub mod score;
 
 use schemars::JsonSchema;

@@ -1,7 +1,10 @@
 //! The decoder on a GPU, by the same code and against the same references as on the CPU. Without such a device, or without the
 //! feature that it needs, a test has nothing to run and says so.
 
-#![allow(clippy::print_stdout, reason = "what was skipped, and the differences, are worth seeing")]
+#![allow(
+    clippy::print_stdout,
+    reason = "what was skipped, and the differences, are worth seeing"
+)]
 
 use logprobs::cli::{DeviceChoice, DtypeChoice};
 use logprobs::device::Compute;
@@ -70,7 +73,9 @@ fn every_family_on_a_gpu_in_bf16_is_near_its_reference() {
             let on_gpu = of(gpu_model.extend(&mut gpu_model.start(), ids).expect(&name));
             let on_cpu = of(cpu_model.extend(&mut cpu_model.start(), ids).expect(&name));
             let best = on_cpu.best(5).into_iter();
-            let worst = best.map(|id| (on_gpu.logprob(id) - on_cpu.logprob(id)).abs()).fold(0.0, f64::max);
+            let worst = best
+                .map(|id| (on_gpu.logprob(id) - on_cpu.logprob(id)).abs())
+                .fold(0.0, f64::max);
             println!("{} bf16, {name}: {worst:.1e}", gpu.device_name);
             assert!(worst <= BF16_TOLERANCE, "{name}: {worst}");
         }

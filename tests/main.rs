@@ -3,9 +3,9 @@
 mod audit;
 mod batch;
 mod benches;
-mod check;
 #[cfg(all(unix, feature = "demo"))]
 mod browser;
+mod check;
 mod checkpoint;
 mod command;
 mod compare;

@@ -1,7 +1,7 @@
 //! Pure summaries of recorded runs.
 
-pub mod compare;
 pub mod audit;
+pub mod compare;
 pub mod parting;
 pub mod score;
 pub mod tree;

@@ -2,9 +2,9 @@
 //!
 //! Unknown flags, impossible values and contradictory pairs are refused here, as clap's usage errors (exit code 2).
 
+mod audit;
 mod check;
 mod compare;
-mod audit;
 mod context;
 mod render;
 mod report;
@@ -23,22 +23,22 @@ use std::path::PathBuf;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
+pub use audit::AuditRequest;
 pub use check::{CheckRequest, GateRequest, RerunRequest};
 pub use compare::{CompareRequest, CompareTerms};
-pub use audit::AuditRequest;
 pub use context::{ContextRequest, Length};
 pub use render::{RenderRequest, SchemaRequest, SchemaSubject, Shape};
-pub(crate) use run::MAX_SAMPLES;
 pub use report::ReportRequest;
+pub(crate) use run::MAX_SAMPLES;
 pub use run::{ExploreRequest, RunRequest};
 pub use score::{Given, ScoreRequest, Subject};
 pub use softmax::SoftmaxRequest;
 pub use step1::Step1Request;
 pub use tokens::{Asked, TextSource, TokensRequest};
 
+use audit::{AUDIT_EXAMPLES, AuditArgs};
 use check::{CHECK_EXAMPLES, CheckArgs};
 use compare::{COMPARE_EXAMPLES, CompareArgs};
-use audit::{AUDIT_EXAMPLES, AuditArgs};
 use context::{CONTEXT_EXAMPLES, ContextArgs};
 use render::{RENDER_EXAMPLES, SCHEMA_EXAMPLES};
 use report::{REPORT_EXAMPLES, ReportArgs};

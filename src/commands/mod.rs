@@ -1,8 +1,8 @@
 //! The commands, one file each: a request becomes a result, and the result is printed or written.
 
+pub(crate) mod audit;
 pub(crate) mod check;
 pub(crate) mod compare;
-pub(crate) mod audit;
 pub(crate) mod completions;
 pub(crate) mod context;
 pub(crate) mod render;

@@ -124,7 +124,12 @@ fn prompt(done: &PromptRecord, settings: &Settings, out: &mut impl Write) -> io:
     if done.sweeps.is_empty() {
         return Ok(());
     }
-    if let Some(rows) = summary::rows(done, settings) {
+    let mut rows = summary::rows(done, settings);
+    // below the titles, the first column is what a record says
+    rows.iter_mut()
+        .skip(1)
+        .for_each(|row| row[0] = code(&row[0]));
+    if !rows.is_empty() {
         writeln!(out)?;
         table(&rows, out)?;
     }

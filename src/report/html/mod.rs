@@ -229,6 +229,7 @@ mod tests {
             }
             record.prompts.push(PromptEntry::Failed(PromptError {
                 id: Some(id.clone()),
+                system: None,
                 prompt: prompt.clone(),
                 error: error.clone(),
             }));
