@@ -1,3 +1,5 @@
+//! Laws of auditing, on a scripted model with a fault of choice.
+
 use super::*;
 use crate::explore::{Plan as RunPlan, explore};
 use anyhow::ensure;

@@ -296,7 +296,14 @@ fn summary(audit: &Audit, width: Option<usize>, out: &mut impl Write) -> io::Res
             1 => "Greedy".to_owned(),
             _ => format!("Prompt {}, greedy", index + 1),
         };
-        let [f32, bf16] = ["f32", "bf16"].map(|dtype| counted(replies(prompt, dtype)));
+        let is_reference =
+            |variant: &Variant| variant.engine.dtype == "f32" || variant.reply.is_none();
+        let all_same = prompt.variants.iter().all(is_reference);
+        let f32 = counted(replies(prompt, "f32"), "one reply");
+        let bf16 = counted(
+            replies(prompt, "bf16"),
+            if all_same { "the same" } else { "another" },
+        );
         sentence(
             &format!("{greedy} in f32: {f32}; in bf16: {bf16}."),
             width,
@@ -311,10 +318,11 @@ fn summary(audit: &Audit, width: Option<usize>, out: &mut impl Write) -> io::Res
     Ok(())
 }
 
-fn counted(replies: Count) -> String {
+/// How many different replies there are; `one` where that is one.
+fn counted(replies: Count, one: &str) -> String {
     match replies {
         Count { runs: 0, .. } => "no run".to_owned(),
-        Count { of_them: 1, .. } => "one reply".to_owned(),
+        Count { of_them: 1, .. } => one.to_owned(),
         Count { runs, of_them } => format!("{of_them} different replies from {runs} runs"),
     }
 }
@@ -431,7 +439,7 @@ mod tests {
             Ly\u{1B}on
 
         f32 on the kernels: every logit of every run has the bits of the reference, whatever the threads, the rows beside it, the pieces and the instructions.
-        Greedy in f32: one reply; in bf16: one reply.
+        Greedy in f32: one reply; in bf16: another.
         bf16 emulated: computed in f32 and rounded wherever transformers leaves a bf16 tensor; sums inside a product stay f32.
         ");
     }
