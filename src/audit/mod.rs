@@ -115,7 +115,7 @@ pub fn reference<M: LanguageModel>(
 /// Leads another run through the tokens of a reference; `None` where `watch` breaks it off.
 ///
 /// # Errors
-/// As [`reference`], or when there is no reply, or no thread can be started.
+/// As [`reference()`], or when there is no reply, or no thread can be started.
 pub fn lead<M: LanguageModel + Sync>(
     model: &M,
     way: Way,
