@@ -1,8 +1,12 @@
 //! One step's distribution over the vocabulary: log-softmax, order, rank, mass, entropy, and what filters keep of it.
 //!
 //! Logits are f32 as the model gave them; every sum and exponential is f64. Candidates are ordered by falling logit,
-//! ties by lower id, everywhere. [`Distribution::from_logits`] is the only door that can refuse a row of logits, and the
-//! only place that assumes that the whole vocabulary was seen. Filters follow transformers' logits warpers.
+//! ties by lower id, everywhere. [`Distribution::from_logits`] is the only door that can refuse a row of logits. Here the
+//! whole vocabulary was seen; [`shown`] is what is certain of it where only its best candidates were, and [`outlook`] either of
+//! the two. Filters follow transformers' logits warpers.
+
+pub mod outlook;
+pub mod shown;
 
 use anyhow::{Result, ensure};
 

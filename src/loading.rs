@@ -71,5 +71,6 @@ pub(crate) fn model_info(checkpoint: &Checkpoint, compute: &Compute) -> ModelInf
         compute_dtype: compute.dtype_name().to_owned(),
         device: compute.device_name.to_owned(),
         note: checkpoint.note.map(str::to_owned),
+        server: None,
     }
 }

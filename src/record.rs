@@ -52,6 +52,27 @@ pub struct ModelInfo {
     /// What a reader must know of the model, where there is such a thing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+    /// The server that was asked, where it was not this program that computed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<ServerInfo>,
+}
+
+/// A server that computed the numbers. Its address is not recorded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ServerInfo {
+    /// `vllm` or `llama.cpp`.
+    pub kind: String,
+    /// What it says of its own version.
+    pub version: String,
+    /// What it calls its build and configuration, where it says so with its answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
+    /// Candidates that were asked for at every step; more where they did not decide what was drawn.
+    pub top: usize,
+    /// The most candidates that it shows.
+    pub most: usize,
+    /// Whose tokenizer and template were used: `server`, or the name of the local one.
+    pub tokenizer: String,
 }
 
 /// What holds for every prompt of a record.
@@ -216,8 +237,8 @@ pub struct Step {
     pub token: String,
     /// Its bytes; none for control tokens' ids without a name.
     pub bytes: Vec<u8>,
-    /// Raw score.
-    pub logit: f32,
+    /// Raw score; null where a server was asked, which shows probabilities alone.
+    pub logit: Option<f32>,
     /// Natural logarithm of `prob`; at most 0.
     pub logprob: f32,
     /// In [0, 1].
@@ -225,14 +246,17 @@ pub struct Step {
     pub prob: f32,
     /// 1 for the best candidate; ties go to the lower id.
     pub rank: usize,
-    /// Entropy of the distribution in bits.
-    pub entropy_bits: f32,
-    /// The smallest number of best candidates that reach the mass.
-    pub mass_count: usize,
+    /// Entropy of the distribution in bits; null where `bounds` says more of it.
+    pub entropy_bits: Option<f32>,
+    /// The smallest number of best candidates that reach the mass; null where `bounds` says more of it.
+    pub mass_count: Option<usize>,
     /// Logit of the best candidate minus logit of the second; null where there is no second.
     pub margin: Option<f32>,
     /// Whether the token is a control token (or a nameless id), which is no text.
     pub special: bool,
+    /// What is known of the distribution where a server showed its best candidates alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bounds: Option<Bounds>,
     /// What the sampler saw; in sampled runs only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sampling: Option<Sampling>,
@@ -240,16 +264,33 @@ pub struct Step {
     pub top_logprobs: Vec<Candidate>,
 }
 
-/// What the sampler saw at a step, after temperature and filters.
+/// What is known of a distribution of which the best candidates alone were shown. Their mass is exact, and so is that of the
+/// rest; how the rest shares it is not.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Bounds {
+    /// How many candidates were shown.
+    pub shown: usize,
+    /// Their mass, in (0, 1].
+    pub shown_mass: f32,
+    /// Where `mass_count` is null: it is not below this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mass_count_at_least: Option<usize>,
+    /// The entropy in bits is not below this.
+    pub entropy_bits_at_least: f32,
+    /// The entropy in bits is not above this.
+    pub entropy_bits_at_most: f32,
+}
+
+/// What the sampler saw at a step, after temperature and filters. Null is what the candidates that a server showed leave open.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Sampling {
     /// Probability of the token within the kept set.
     #[schemars(range(min = 0.0, max = 1.0))]
-    pub prob: f32,
+    pub prob: Option<f32>,
     /// Size of the kept set; at least 1.
-    pub kept: usize,
+    pub kept: Option<usize>,
     /// Raw mass of the kept set.
-    pub kept_mass: f32,
+    pub kept_mass: Option<f32>,
 }
 
 /// A candidate at a step.
@@ -291,10 +332,10 @@ pub struct SweepAnalysis {
     pub mean_prob: f32,
     /// The lowest raw probability.
     pub lowest_prob: f32,
-    /// Mean size of the kept set.
-    pub mean_kept: f32,
-    /// Mean raw mass of the kept set.
-    pub mean_kept_mass: f32,
+    /// Mean size of the kept set; null where a size is open.
+    pub mean_kept: Option<f32>,
+    /// Mean raw mass of the kept set; null where a mass is open.
+    pub mean_kept_mass: Option<f32>,
     /// Share of the tokens that were drawn from outside the best candidates which reach the mass: rank above `mass_count`.
     pub outside_mass: f32,
     /// Where its runs part; null where they are all the same.
@@ -417,8 +458,8 @@ pub struct TemperedCandidate {
     pub bytes: Vec<u8>,
     /// As in [`Step`].
     pub special: bool,
-    /// Raw score.
-    pub logit: f32,
+    /// Raw score; null where a server was asked.
+    pub logit: Option<f32>,
     /// Probability, one entry a temperature.
     pub probs: Vec<f32>,
 }

@@ -3,9 +3,9 @@
 //! The numbers come from the same distributions as those of a generated run. The module knows no tokenizer and prints
 //! nothing.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
-use crate::distribution::Distribution;
+use crate::distribution::outlook::Outlook;
 use crate::explore::Summary;
 use crate::model::LanguageModel;
 
@@ -47,8 +47,8 @@ pub struct TraceStep {
 /// What the model expected where a token stands.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Seen {
-    /// Raw score of the token.
-    pub logit: f32,
+    /// Raw score of the token; `None` where it was not shown.
+    pub logit: Option<f32>,
     /// What the distribution says of it.
     pub odds: Odds,
     /// The distribution.
@@ -69,12 +69,14 @@ pub struct Odds {
 }
 
 impl Odds {
-    fn of(distribution: &Distribution, token_id: u32) -> Self {
-        Self {
-            logprob: distribution.logprob(token_id) as f32,
-            prob: distribution.prob(token_id) as f32,
-            rank: distribution.rank(token_id),
-        }
+    /// `None` where the token was not shown.
+    fn of(outlook: &Outlook, token_id: u32) -> Option<Self> {
+        let logprob = outlook.logprob(token_id)?;
+        Some(Self {
+            logprob: logprob as f32,
+            prob: logprob.exp() as f32,
+            rank: outlook.rank(token_id)?,
+        })
     }
 }
 
@@ -90,13 +92,23 @@ pub fn score<M: LanguageModel>(
     let mut row = model.start();
     let mut expected = match plan.prompt {
         [] => None,
-        prompt => Some(Distribution::from_logits(model.extend(&mut row, prompt)?)?),
+        prompt => {
+            let shown = model.extend(&mut row, prompt)?;
+            let wanted = plan.text.first().copied().into_iter();
+            let wanted: Vec<u32> = wanted.chain(plan.singles()).collect();
+            Some(see(
+                model,
+                &row,
+                shown.try_into().map_err(Into::into)?,
+                &wanted,
+            )?)
+        }
     };
     let mut steps = Vec::with_capacity(plan.text.len() + 1);
     if !plan.text.is_empty() {
-        model.score(&mut row, plan.text, &mut |index, logits| {
-            steps.push(plan.step(plan.text[index], expected.as_ref()));
-            expected = Some(Distribution::from_logits(logits)?);
+        model.score(&mut row, plan.text, &mut |index, shown| {
+            steps.push(plan.step(plan.text[index], expected.as_ref())?);
+            expected = Some(shown.try_into().map_err(Into::into)?);
             watch(index + 1);
             Ok(())
         })?;
@@ -104,30 +116,47 @@ pub fn score<M: LanguageModel>(
     let expected = expected.ok_or_else(|| {
         anyhow::anyhow!("there is neither a prompt nor a text (expected at least one token)")
     })?;
+    let firsts = plan.named.iter().map(|tokens| tokens[0]);
+    let wanted: Vec<u32> = firsts.chain(plan.ends.iter().copied()).collect();
+    let expected = see(model, &row, expected, &wanted)?;
     let named = plan.named.iter();
     let named = named.map(|tokens| sequence(model, &row, &expected, tokens));
     let named = named.collect::<Result<_>>()?;
     let end = plan.ends.iter().min_by_key(|&&id| expected.rank(id));
-    steps.extend(end.map(|&end| plan.step(end, Some(&expected))));
+    if let Some(&end) = end {
+        steps.push(plan.step(end, Some(&expected))?);
+    }
     Ok(Trace { steps, named })
 }
 
 impl Plan<'_> {
-    fn step(&self, token_id: u32, expected: Option<&Distribution>) -> TraceStep {
-        let seen = expected.map(|expected| Seen {
-            logit: expected.logit(token_id),
-            odds: Odds::of(expected, token_id),
-            summary: Summary::of(expected, self.candidates, self.mass),
-            named: self
-                .named
-                .iter()
-                .map(|tokens| match tokens[..] {
-                    [token] => Some(Odds::of(expected, token)),
-                    _ => None,
-                })
-                .collect(),
-        });
-        TraceStep { token_id, seen }
+    /// The tokens that are named at every step.
+    fn singles(&self) -> impl Iterator<Item = u32> {
+        let singles = self.named.iter().filter(|tokens| tokens.len() == 1);
+        singles.flatten().copied()
+    }
+
+    fn step(&self, token_id: u32, expected: Option<&Outlook>) -> Result<TraceStep> {
+        let seen = |expected: &Outlook| {
+            let odds = Odds::of(expected, token_id).context("the token was not shown")?;
+            anyhow::Ok(Seen {
+                logit: expected.logit(token_id),
+                odds,
+                summary: Summary::of(expected, self.candidates, self.mass),
+                named: self
+                    .named
+                    .iter()
+                    .map(|tokens| match tokens[..] {
+                        [token] => Odds::of(expected, token),
+                        _ => None,
+                    })
+                    .collect(),
+            })
+        };
+        Ok(TraceStep {
+            token_id,
+            seen: expected.map(seen).transpose()?,
+        })
     }
 }
 
@@ -135,20 +164,37 @@ impl Plan<'_> {
 fn sequence<M: LanguageModel>(
     model: &M,
     row: &M::Row,
-    expected: &Distribution,
+    expected: &Outlook,
     tokens: &[u32],
 ) -> Result<Vec<Odds>> {
-    let mut odds = vec![Odds::of(expected, tokens[0])];
+    let odds_of =
+        |outlook: &Outlook, token| Odds::of(outlook, token).context("the token was not shown");
+    let mut odds = vec![odds_of(expected, tokens[0])?];
     let known = &tokens[..tokens.len() - 1];
     if !known.is_empty() {
         let mut row = row.clone();
-        model.score(&mut row, known, &mut |index, logits| {
-            let distribution = Distribution::from_logits(logits)?;
-            odds.push(Odds::of(&distribution, tokens[index + 1]));
+        model.score(&mut row, known, &mut |index, shown| {
+            let outlook: Outlook = shown.try_into().map_err(Into::into)?;
+            odds.push(odds_of(&outlook, tokens[index + 1])?);
             Ok(())
         })?;
     }
     Ok(odds)
+}
+
+/// Has a model show more of what comes after a row, until all of `wanted` are in it.
+fn see<M: LanguageModel>(
+    model: &M,
+    row: &M::Row,
+    mut outlook: Outlook,
+    wanted: &[u32],
+) -> Result<Outlook> {
+    while wanted.iter().any(|&id| outlook.rank(id).is_none()) {
+        let mut shown = model.widen(&[row], outlook.num_shown())?;
+        let shown = shown.pop().context("one row was asked about")?;
+        outlook = shown.try_into().map_err(Into::into)?;
+    }
+    Ok(outlook)
 }
 
 #[cfg(test)]
@@ -165,6 +211,7 @@ mod tests {
 
     impl LanguageModel for Scripted {
         type Row = Vec<u32>;
+        type Shown = Logits;
 
         fn vocab_size(&self) -> usize {
             5

@@ -90,6 +90,7 @@ impl Transcript<'_> {
             mass_count: step.summary.mass_count,
             margin: step.summary.margin,
             special: token.special,
+            bounds: step.summary.bounds,
             sampling: step.sampling,
             top_logprobs: candidates.map(|scored| self.candidate(scored)).collect(),
         }
@@ -109,7 +110,12 @@ impl Transcript<'_> {
     }
 
     /// Returns a candidate with its probability at several temperatures.
-    pub fn tempered(&self, token_id: u32, logit: f32, probs: Vec<f32>) -> TemperedCandidate {
+    pub fn tempered(
+        &self,
+        token_id: u32,
+        logit: Option<f32>,
+        probs: Vec<f32>,
+    ) -> TemperedCandidate {
         let token = self.vocabulary.token(token_id);
         TemperedCandidate {
             token_id,
@@ -175,15 +181,16 @@ mod tests {
 
     fn trace(tokens: &[(u32, f32)]) -> Trace {
         let summary = Arc::new(Summary {
-            entropy_bits: 0.0,
-            mass_count: 1,
+            entropy_bits: Some(0.0),
+            mass_count: Some(1),
             margin: None,
+            bounds: None,
             candidates: Vec::new(),
         });
         let steps = tokens.iter().map(|&(token_id, prob)| TraceStep {
             token: Scored {
                 token_id,
-                logit: 0.0,
+                logit: Some(0.0),
                 logprob: prob.ln(),
                 prob,
             },

@@ -109,7 +109,11 @@ pub(crate) fn cases() -> Vec<(String, PathBuf, Trace)> {
 }
 
 /// Feeds a reference's greedy reply behind its prompt and compares every listed number.
-pub(crate) fn assert_steps(name: &str, model: &impl LanguageModel, trace: &Trace) -> f64 {
+pub(crate) fn assert_steps(
+    name: &str,
+    model: &impl LanguageModel<Shown = Vec<f32>>,
+    trace: &Trace,
+) -> f64 {
     let mut row = model.start();
     let mut logits = model.extend(&mut row, &trace.prompt_token_ids).expect(name);
     let mut worst = 0f64;

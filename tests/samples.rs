@@ -124,8 +124,8 @@ fn temperature_one_of_the_first_step_is_step_one_of_the_record_to_the_bit() {
             .collect();
         assert_eq!(of_step1, of_record);
         assert_eq!(
-            step1.candidates[0].logit.to_bits(),
-            prompt.greedy.steps[0].logit.to_bits()
+            step1.candidates[0].logit.map(f32::to_bits),
+            prompt.greedy.steps[0].logit.map(f32::to_bits)
         );
     }
 }

@@ -1,6 +1,7 @@
 //! The record's schema 1, written down a second time: a field that comes, goes or changes its type fails a test here.
 //!
-//! A field that may be null must be there all the same; only what is marked `default` may be absent.
+//! A field that may be null must be there all the same; only what is marked `default` may be absent. Numbers that only a
+//! server's answers leave open (`logit`, `mass_count`, …) are no options here: a local model's are always known.
 
 #![allow(dead_code, reason = "a field is checked by being read")]
 

@@ -197,6 +197,7 @@ impl Timed<'_> {
 
 impl LanguageModel for Timed<'_> {
     type Row = <Decoder as LanguageModel>::Row;
+    type Shown = Logits;
 
     fn vocab_size(&self) -> usize {
         self.model.vocab_size()

@@ -30,15 +30,30 @@ fn sweep_analysis(sweep: &Sweep) -> SweepAnalysis {
     // a run has at least one step; 0 where there is none
     let count = steps().count().max(1) as f64;
     let mean = |value: fn(&Step) -> f64| (steps().map(value).sum::<f64>() / count) as f32;
-    let kept = |step: &Step| step.sampling.map_or(0.0, |sampling| sampling.kept as f64);
-    let kept_mass = |step: &Step| step.sampling.map_or(0.0, |s| f64::from(s.kept_mass));
+    let known_mean = |value: fn(&Step) -> Option<f64>| {
+        let values: Option<Vec<f64>> = steps().map(value).collect();
+        values.map(|values| (values.into_iter().sum::<f64>() / count) as f32)
+    };
+    let kept = |step: &Step| match step.sampling {
+        Some(sampling) => sampling.kept.map(|kept| kept as f64),
+        None => Some(0.0),
+    };
+    let kept_mass = |step: &Step| match step.sampling {
+        Some(sampling) => sampling.kept_mass.map(f64::from),
+        None => Some(0.0),
+    };
+    // whatever was drawn was shown, and what was shown did not reach the mass where the count is open
+    let outside = |step: &Step| {
+        let is_outside = step.mass_count.is_some_and(|count| step.rank > count);
+        f64::from(u8::from(is_outside))
+    };
     SweepAnalysis {
         label: sweep.label.clone(),
         mean_prob: mean(|step| f64::from(step.prob)),
         lowest_prob: steps().map(|step| step.prob).fold(1.0, f32::min),
-        mean_kept: mean(kept),
-        mean_kept_mass: mean(kept_mass),
-        outside_mass: mean(|step| f64::from(u8::from(step.rank > step.mass_count))),
+        mean_kept: known_mean(kept),
+        mean_kept_mass: known_mean(kept_mass),
+        outside_mass: mean(outside),
         parting: parting::parting(&sweep.runs),
     }
 }
@@ -192,14 +207,15 @@ pub(crate) mod tests {
             token_id,
             token: String::new(),
             bytes: Vec::new(),
-            logit: 0.0,
+            logit: None,
             logprob: 0.0,
             prob,
             rank: 1,
-            entropy_bits: 0.0,
-            mass_count: 1,
+            entropy_bits: None,
+            mass_count: Some(1),
             margin: None,
             special: false,
+            bounds: None,
             sampling: None,
             top_logprobs: Vec::new(),
         };
@@ -218,11 +234,11 @@ pub(crate) mod tests {
         let sampled = |prob, rank, kept, kept_mass| {
             let mut step = run(&[(1, prob)]).steps.remove(0);
             step.rank = rank;
-            step.mass_count = 2;
+            step.mass_count = Some(2);
             step.sampling = Some(Sampling {
-                prob: 1.0,
-                kept,
-                kept_mass,
+                prob: Some(1.0),
+                kept: Some(kept),
+                kept_mass: Some(kept_mass),
             });
             step
         };
@@ -244,11 +260,26 @@ pub(crate) mod tests {
             [
                 analysis.mean_prob,
                 analysis.lowest_prob,
-                analysis.mean_kept,
-                analysis.mean_kept_mass,
                 analysis.outside_mass
             ],
-            [0.34375, 0.125, 4.0, 0.8125, 0.25]
+            [0.34375, 0.125, 0.25]
+        );
+        let means = |analysis: &SweepAnalysis| (analysis.mean_kept, analysis.mean_kept_mass);
+        assert_eq!(means(&analysis), (Some(4.0), Some(0.8125)));
+
+        // what a server left open at one step leaves the mean open, and what it drew was inside
+        let mut sweep = sweep;
+        let step = &mut sweep.runs[1].steps[1];
+        step.mass_count = None;
+        step.sampling = Some(Sampling {
+            prob: None,
+            kept: None,
+            kept_mass: None,
+        });
+        let analysis = sweep_analysis(&sweep);
+        assert_eq!(
+            (means(&analysis), analysis.outside_mass),
+            ((None, None), 0.0)
         );
     }
 

@@ -69,6 +69,7 @@ mod tests {
             mass_count: None,
             margin: None,
             special: text.starts_with("<|"),
+            bounds: None,
             top_logprobs: Vec::new(),
         }
     }

@@ -419,16 +419,17 @@ fn to_step(transcript: &Transcript, step: &TraceStep) -> ScoredStep {
         token_id: step.token_id,
         token: plain_text(&token),
         logit: seen
-            .map(|seen| seen.logit)
+            .and_then(|seen| seen.logit)
             .filter(|logit| logit.is_finite()),
         logprob: seen.and_then(|seen| odds(seen.odds).logprob),
         prob: seen.map(|seen| seen.odds.prob),
         rank: seen.map(|seen| seen.odds.rank),
-        entropy_bits: seen.map(|seen| seen.summary.entropy_bits),
-        mass_count: seen.map(|seen| seen.summary.mass_count),
+        entropy_bits: seen.and_then(|seen| seen.summary.entropy_bits),
+        mass_count: seen.and_then(|seen| seen.summary.mass_count),
         margin: seen.and_then(|seen| seen.summary.margin),
         special: token.special,
         bytes: token.bytes,
+        bounds: seen.and_then(|seen| seen.summary.bounds),
         top_logprobs: candidates
             .into_iter()
             .flatten()

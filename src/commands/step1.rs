@@ -62,7 +62,7 @@ pub(crate) fn run(request: &Step1Request) -> Result<ExitCode> {
             .iter()
             .map(|probs| probs[id as usize] as f32)
             .collect();
-        transcript.tempered(id, distribution.logit(id), probs)
+        transcript.tempered(id, Some(distribution.logit(id)), probs)
     };
     let rest = |probs: &Vec<f64>| {
         let listed = |id: usize| best.iter().any(|&best| best as usize == id);

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{Exploration, Plan, Scored, Summary, Trace, TraceStep};
-use crate::distribution::Distribution;
-use crate::record::{FinishReason, Sampling};
+use crate::distribution::outlook::{Left, Outlook};
+use crate::record::FinishReason;
 use crate::sampler::coin;
 
 /// A run that is being made.
@@ -13,6 +13,14 @@ struct LiveRun {
     setting: Option<usize>,
     trace: Trace,
     is_finished: bool,
+}
+
+/// What runs draw from a distribution.
+pub(super) enum Draw {
+    /// A step for each run.
+    Steps(Vec<TraceStep>),
+    /// So many candidates were shown, and they do not decide it.
+    Open(usize),
 }
 
 /// All runs of one prompt on their way.
@@ -49,36 +57,30 @@ impl<'a> Grove<'a> {
     }
 
     /// Draws a token for each of `runs` from their common distribution.
-    pub(super) fn draw(&self, distribution: &Distribution, runs: &[usize]) -> Vec<TraceStep> {
+    pub(super) fn draw(&self, outlook: &Outlook, runs: &[usize]) -> Draw {
         let plan = self.plan;
-        let summary = Arc::new(Summary::of(distribution, plan.candidates, plan.mass));
+        let summary = Arc::new(Summary::of(outlook, plan.candidates, plan.mass));
         let mut filtered = vec![None; plan.settings.len()];
         let mut draw_for = |&index: &usize| {
             let run = &self.runs[index];
             let (token, sampling) = match run.setting {
-                None => (distribution.argmax(), None),
+                None => (outlook.argmax()?, None),
                 Some(setting) => {
-                    let (kept, kept_mass) = *filtered[setting].get_or_insert_with(|| {
-                        let kept = distribution.filtered(&plan.settings[setting]);
-                        (kept, kept.kept_mass() as f32)
-                    });
-                    let token = kept.draw(coin(plan.seed, run.trace.run, run.trace.steps.len()));
-                    let sampling = Sampling {
-                        prob: kept.prob(token) as f32,
-                        kept: kept.kept(),
-                        kept_mass,
-                    };
-                    (token, Some(sampling))
+                    let kept: &Left = filtered[setting]
+                        .get_or_insert_with(|| outlook.filtered(&plan.settings[setting]));
+                    let token = kept.draw(coin(plan.seed, run.trace.run, run.trace.steps.len()))?;
+                    (token, Some(kept.sampling(token)))
                 }
             };
-            TraceStep {
-                token: Scored::of(distribution, token),
-                rank: distribution.rank(token),
+            Some(TraceStep {
+                token: Scored::of(outlook, token)?,
+                rank: outlook.rank(token)?,
                 sampling,
                 summary: summary.clone(),
-            }
+            })
         };
-        runs.iter().map(&mut draw_for).collect()
+        let steps: Option<Vec<TraceStep>> = runs.iter().map(&mut draw_for).collect();
+        steps.map_or(Draw::Open(outlook.num_shown()), Draw::Steps)
     }
 
     /// Lets each of `runs` take its step; returns those that go on, grouped by their token.

@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use rayon::prelude::*;
 
-use self::grove::Grove;
-use crate::distribution::Distribution;
+use self::grove::{Draw, Grove};
+use crate::distribution::outlook::Outlook;
 use crate::model::LanguageModel;
-use crate::record::{FinishReason, Sampling};
+use crate::record::{Bounds, FinishReason, Sampling};
 use crate::setting::Setting;
 
 /// Branches that are stepped together at most where nothing else is asked for. What waits shares its parent's memory, so
@@ -80,12 +80,14 @@ pub struct TraceStep {
 /// What is kept of one distribution.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Summary {
-    /// Entropy in bits.
-    pub entropy_bits: f32,
-    /// The smallest number of best candidates that reach the plan's mass.
-    pub mass_count: usize,
+    /// Entropy in bits; `None` where it is known between bounds alone.
+    pub entropy_bits: Option<f32>,
+    /// The smallest number of best candidates that reach the plan's mass; `None` where those shown do not.
+    pub mass_count: Option<usize>,
     /// Logit of the best candidate minus logit of the second.
     pub margin: Option<f32>,
+    /// What is known of candidates that were not shown; `None` where there are none.
+    pub bounds: Option<Bounds>,
     /// The best candidates, best first; those without any probability are left out.
     pub candidates: Vec<Scored>,
 }
@@ -95,8 +97,8 @@ pub struct Summary {
 pub struct Scored {
     /// Id.
     pub token_id: u32,
-    /// Raw score.
-    pub logit: f32,
+    /// Raw score; `None` where it was not shown.
+    pub logit: Option<f32>,
     /// Natural logarithm of `prob`.
     pub logprob: f32,
     /// Raw probability, in [0, 1].
@@ -104,27 +106,29 @@ pub struct Scored {
 }
 
 impl Scored {
-    /// Returns what a distribution says of a token.
-    pub fn of(distribution: &Distribution, token_id: u32) -> Self {
-        Self {
+    /// Returns what is known of a token; `None` where it was not shown.
+    pub fn of(outlook: &Outlook, token_id: u32) -> Option<Self> {
+        let logprob = outlook.logprob(token_id)?;
+        Some(Self {
             token_id,
-            logit: distribution.logit(token_id),
-            logprob: distribution.logprob(token_id) as f32,
-            prob: distribution.prob(token_id) as f32,
-        }
+            logit: outlook.logit(token_id),
+            logprob: logprob as f32,
+            prob: logprob.exp() as f32,
+        })
     }
 }
 
 impl Summary {
     /// Summarises one distribution.
-    pub fn of(distribution: &Distribution, candidates: usize, mass: f64) -> Self {
-        let best = distribution.best(candidates).into_iter();
+    pub fn of(outlook: &Outlook, candidates: usize, mass: f64) -> Self {
+        let best = outlook.best(candidates).into_iter();
         Self {
-            entropy_bits: distribution.entropy_bits() as f32,
-            mass_count: distribution.mass_count(mass),
-            margin: distribution.margin(),
+            entropy_bits: outlook.entropy_bits(),
+            mass_count: outlook.mass_count(mass),
+            margin: outlook.margin(),
+            bounds: outlook.bounds(mass),
             candidates: best
-                .map(|id| Scored::of(distribution, id))
+                .filter_map(|id| Scored::of(outlook, id))
                 .filter(|candidate| candidate.logprob.is_finite())
                 .collect(),
         }
@@ -249,10 +253,11 @@ impl<M: LanguageModel> All<'_, M> {
         let begin = || {
             let room = room(self.model, prompt)?;
             let mut row = self.model.start();
-            let logits = self.model.extend(&mut row, prompt)?;
+            let shown = self.model.extend(&mut row, prompt)?;
             let grove = Grove::new(self.plan, room);
             let runs: Vec<usize> = (0..grove.num_runs()).collect();
-            let drawn = grove.draw(&Distribution::from_logits(logits)?, &runs);
+            let mut drawn = draw(self.model, &[&row], &[(&grove, &runs)], vec![shown]);
+            let drawn = drawn.pop().context("one row was asked about")??;
             let mut live = Live {
                 index,
                 grove,
@@ -289,8 +294,8 @@ impl<M: LanguageModel> All<'_, M> {
                 runs.push(fork.runs);
             }
         }
-        let logits = match self.model.step(&mut rows, &tokens) {
-            Ok(logits) => logits,
+        let shown = match self.model.step(&mut rows, &tokens) {
+            Ok(shown) => shown,
             Err(error) => {
                 let error = format!("{error:#}");
                 for live in self.live.drain(..) {
@@ -299,17 +304,13 @@ impl<M: LanguageModel> All<'_, M> {
                 return;
             }
         };
-        let groves: Vec<&Grove> = places
+        let groups: Vec<(&Grove, &[usize])> = places
             .iter()
-            .map(|&place| &self.live[place].grove)
+            .zip(&runs)
+            .map(|(&place, runs)| (&self.live[place].grove, runs.as_slice()))
             .collect();
-        let drawn: Vec<Result<Vec<TraceStep>>> = (&groves, &runs, logits)
-            .into_par_iter()
-            .map(|(grove, runs, logits)| {
-                let distribution = Distribution::from_logits(logits)?;
-                Ok(grove.draw(&distribution, runs))
-            })
-            .collect();
+        let seen: Vec<&M::Row> = rows.iter().collect();
+        let drawn = draw(self.model, &seen, &groups, shown);
         let branches = rows
             .into_iter()
             .zip(runs)
@@ -351,6 +352,57 @@ impl<R: Clone> Live<'_, R> {
                 runs,
             }));
     }
+}
+
+/// Draws for the runs behind each row, and has the model show more of a row until all its draws are decided.
+fn draw<M: LanguageModel>(
+    model: &M,
+    rows: &[&M::Row],
+    groups: &[(&Grove, &[usize])],
+    shown: Vec<M::Shown>,
+) -> Vec<Result<Vec<TraceStep>>> {
+    let one = |group: usize, shown: M::Shown| -> Result<Draw> {
+        let (grove, runs) = groups[group];
+        let outlook: Outlook = shown.try_into().map_err(Into::into)?;
+        Ok(grove.draw(&outlook, runs))
+    };
+    let mut drawn: Vec<Result<Draw>> = (0..groups.len())
+        .into_par_iter()
+        .zip(shown)
+        .map(|(group, shown)| one(group, shown))
+        .collect();
+    loop {
+        let open = drawn.iter().enumerate().filter_map(|(group, draw)| {
+            let Ok(Draw::Open(shown)) = draw else {
+                return None;
+            };
+            Some((group, *shown))
+        });
+        let (open, counts): (Vec<usize>, Vec<usize>) = open.unzip();
+        let Some(&most) = counts.iter().max() else {
+            break;
+        };
+        let again: Vec<&M::Row> = open.iter().map(|&group| rows[group]).collect();
+        match model.widen(&again, most) {
+            Ok(shown) => {
+                for (group, shown) in open.into_iter().zip(shown) {
+                    drawn[group] = one(group, shown);
+                }
+            }
+            Err(error) => {
+                let error = format!("{error:#}");
+                for group in open {
+                    drawn[group] = Err(anyhow!("{error}"));
+                }
+            }
+        }
+    }
+    let steps = drawn.into_iter().map(|draw| match draw {
+        Ok(Draw::Steps(steps)) => Ok(steps),
+        Ok(Draw::Open(_)) => Err(anyhow!("a draw was left open")),
+        Err(error) => Err(error),
+    });
+    steps.collect()
 }
 
 /// Returns how many tokens fit behind a prompt.

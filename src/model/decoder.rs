@@ -251,6 +251,7 @@ fn in_pool<R: Send>(work: impl FnOnce() -> R + Send) -> R {
 
 impl LanguageModel for Decoder {
     type Row = Row;
+    type Shown = Logits;
 
     fn vocab_size(&self) -> usize {
         self.config.vocab_size

@@ -14,9 +14,10 @@ pub mod rounding;
 pub mod row;
 pub mod tensors;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use candle_core::{DType, Device, Tensor};
 
+use crate::distribution::outlook::Outlook;
 use crate::kernels::Isa;
 use crate::kernels::linear::Format;
 use rounding::Rounding;
@@ -28,6 +29,9 @@ pub type Logits = Vec<f32>;
 pub trait LanguageModel {
     /// What the model remembers of one sequence. `clone` forks it: extending one copy never changes the other.
     type Row: Clone;
+
+    /// What the model shows of the next token: its logits, or less.
+    type Shown: TryInto<Outlook, Error: Into<anyhow::Error>> + Send;
 
     /// Returns the number of rows of the output layer.
     fn vocab_size(&self) -> usize;
@@ -43,19 +47,19 @@ pub trait LanguageModel {
         0
     }
 
-    /// Feeds `tokens` (at least one) to one row and returns the logits after the last of them.
+    /// Feeds `tokens` (at least one) to one row and returns what is shown after the last of them.
     ///
     /// # Errors
     /// When the tokens are none, outside the vocabulary or more than the row has room for, or the computation fails.
-    fn extend(&self, row: &mut Self::Row, tokens: &[u32]) -> Result<Logits>;
+    fn extend(&self, row: &mut Self::Row, tokens: &[u32]) -> Result<Self::Shown>;
 
-    /// Feeds one token to each of many rows, of any lengths, as one batch; the logits come in the order of the rows.
+    /// Feeds one token to each of many rows, of any lengths, as one batch; what is shown comes in the order of the rows.
     ///
     /// # Errors
     /// As [`extend`](Self::extend), or when `rows` and `tokens` differ in length.
-    fn step(&self, rows: &mut [Self::Row], tokens: &[u32]) -> Result<Vec<Logits>>;
+    fn step(&self, rows: &mut [Self::Row], tokens: &[u32]) -> Result<Vec<Self::Shown>>;
 
-    /// Feeds `tokens` to one row and hands `each` the index of every token with the logits after it, in turn.
+    /// Feeds `tokens` to one row and hands `each` the index of every token with what is shown after it, in turn.
     ///
     /// # Errors
     /// As [`extend`](Self::extend), or what `each` returns.
@@ -63,8 +67,16 @@ pub trait LanguageModel {
         &self,
         row: &mut Self::Row,
         tokens: &[u32],
-        each: &mut dyn FnMut(usize, Logits) -> Result<()>,
+        each: &mut dyn FnMut(usize, Self::Shown) -> Result<()>,
     ) -> Result<()>;
+
+    /// Shows what comes after each of some rows again, with more candidates than `shown`, all of them at the end.
+    ///
+    /// # Errors
+    /// When more cannot be shown: whoever shows everything is never asked.
+    fn widen(&self, _rows: &[&Self::Row], shown: usize) -> Result<Vec<Self::Shown>> {
+        bail!("the model shows {shown} candidates and no more")
+    }
 }
 
 /// What computes a forward pass.

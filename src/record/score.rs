@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::record::{Candidate, ModelInfo};
+use crate::record::{Bounds, Candidate, ModelInfo};
 
 /// The trace of one text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -122,6 +122,9 @@ pub struct ScoredStep {
     pub margin: Option<f32>,
     /// As in [`Step`](crate::record::Step).
     pub special: bool,
+    /// As in [`Step`](crate::record::Step).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bounds: Option<Bounds>,
     /// The best candidates, best first.
     pub top_logprobs: Vec<Candidate>,
 }

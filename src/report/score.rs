@@ -8,8 +8,8 @@ use crate::analysis;
 use crate::record::score::{Named, Recorded, Score, ScoredStep, Totals};
 use crate::report::columns;
 use crate::report::table::{
-    BOLD, DIM, INDENT, LOW, NARROWEST, TOKEN_WIDTH, cut, left, marked, model, percent, plural,
-    right, runners_up, title,
+    BOLD, DIM, INDENT, LOW, NARROWEST, TOKEN_WIDTH, cut, left, marked, mass_count, model, percent,
+    plural, right, runners_up, title,
 };
 use crate::report::wrap::Lines;
 use crate::text::display::{cell, escape, escape_text};
@@ -82,7 +82,10 @@ fn steps(record: &Score, width: Option<usize>, out: &mut impl Write) -> io::Resu
                     .map_or(NONE.to_owned(), |prob| format!("{prob:.2}")),
                 logprob(step.logprob),
                 number(step.rank),
-                number(step.mass_count),
+                match step.bounds {
+                    Some(bounds) => mass_count(step.mass_count, Some(bounds)),
+                    None => number(step.mass_count),
+                },
             ];
             row.extend(named.iter().map(|named| match named.steps.get(index) {
                 Some(Some(odds)) => format!("{} #{}", logprob(odds.logprob), odds.rank),
@@ -273,6 +276,7 @@ mod tests {
             mass_count: prob.map(|_| 12),
             margin: None,
             special: false,
+            bounds: None,
             top_logprobs: prob.map(|_| best).into_iter().collect(),
         }
     }

@@ -7,6 +7,9 @@ use crate::report::columns;
 use crate::report::table::{BOLD, percent};
 use crate::text::display::escape_line;
 
+/// What a server left open.
+const OPEN: &str = "?";
+
 /// Writes what each setting did; nothing where there are no samples.
 pub(super) fn settings(
     prompt: &PromptRecord,
@@ -44,8 +47,12 @@ pub(super) fn rows(prompt: &PromptRecord, settings: &Settings) -> Vec<Vec<String
             format!("{:.2}", analysis.mean_prob),
             lowest(analysis.lowest_prob),
             sweep.low_probability_tokens.to_string(),
-            format!("{:.1}", analysis.mean_kept),
-            format!("{:.2}", analysis.mean_kept_mass),
+            analysis
+                .mean_kept
+                .map_or(OPEN.to_owned(), |kept| format!("{kept:.1}")),
+            analysis
+                .mean_kept_mass
+                .map_or(OPEN.to_owned(), |mass| format!("{mass:.2}")),
             format!("{:.1} %", 100.0 * analysis.outside_mass),
         ]
     });

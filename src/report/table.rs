@@ -10,8 +10,8 @@ use unicode_width::UnicodeWidthStr;
 
 use crate::analysis::{Piece, pieces};
 use crate::record::{
-    Candidate, FinishReason, ModelInfo, PromptEntry, PromptRecord, Record, Run, Settings, Step,
-    Sweep, TemperatureStep1,
+    Bounds, Candidate, FinishReason, ModelInfo, PromptEntry, PromptRecord, Record, Run, Settings,
+    Step, Sweep, TemperatureStep1,
 };
 use crate::report::wrap::Lines;
 use crate::report::{columns, parting, summary, tree};
@@ -140,7 +140,8 @@ pub fn temperature_step1(record: &TemperatureStep1, out: &mut impl Write) -> io:
     rows[0].extend(record.temperatures.iter().map(|t| format!("T = {t:?}")));
     for candidate in &record.candidates {
         let name = cell(&candidate.token, &candidate.bytes);
-        let mut row = vec![cut(&name, TOKEN_WIDTH), format!("{:.2}", candidate.logit)];
+        let logit = candidate.logit.map(|logit| format!("{logit:.2}"));
+        let mut row = vec![cut(&name, TOKEN_WIDTH), logit.unwrap_or_default()];
         row.extend(
             candidate
                 .probs
@@ -178,6 +179,15 @@ pub(super) fn model(program: &str, model: &ModelInfo, out: &mut impl Write) -> i
     }
 }
 
+/// A number of candidates, or what it exceeds.
+pub(super) fn mass_count(count: Option<usize>, bounds: Option<Bounds>) -> String {
+    let exceeds = || bounds.map(|bounds| format!(">{}", bounds.shown));
+    count
+        .map(|count| count.to_string())
+        .or_else(exceeds)
+        .unwrap_or_default()
+}
+
 /// The step table of the greedy reply, and the reply.
 fn steps(
     prompt: &PromptRecord,
@@ -197,7 +207,9 @@ fn steps(
         .max()
         .unwrap_or(5);
     let count_title = format!("n{}", percent(settings.mass));
-    let counts = steps.iter().map(|step| step.mass_count.to_string().len());
+    let counts = steps
+        .iter()
+        .map(|step| mass_count(step.mass_count, step.bounds).len());
     let count_width = counts.chain([count_title.len()]).max().unwrap_or(3);
     let title = format!(
         "  step  {}  prob  {}  runners-up",
@@ -216,7 +228,7 @@ fn steps(
             index + 1,
             left(token, token_width),
             step.prob,
-            right(&step.mass_count.to_string(), count_width)
+            right(&mass_count(step.mass_count, step.bounds), count_width)
         );
         let used = 2 + 4 + 2 + token_width + 2 + 4 + 2 + count_width;
         let runners_up = runners_up(
@@ -422,12 +434,13 @@ pub(super) mod tests {
             token_id: 0,
             token: token.into(),
             bytes: token.bytes().collect(),
-            logit: 0.0,
+            logit: Some(0.0),
             logprob: prob.ln(),
             prob,
             rank: 1,
-            entropy_bits: 0.0,
-            mass_count,
+            entropy_bits: Some(0.0),
+            mass_count: Some(mass_count),
+            bounds: None,
             margin: None,
             special: token.starts_with("<|"),
             sampling: None,
@@ -525,6 +538,7 @@ pub(super) mod tests {
             compute_dtype: "f32".into(),
             device: "cpu".into(),
             note: None,
+            server: None,
         }
     }
 
@@ -729,8 +743,8 @@ pub(super) mod tests {
             prompt_token_ids: vec![1],
             temperatures: vec![0.5, 1e38],
             candidates: vec![
-                candidate("法国", 12.0, [1.0, 0.00312]),
-                candidate(" Paris", -1.256, [0.0, 0.00312]),
+                candidate("法国", Some(12.0), [1.0, 0.00312]),
+                candidate(" Paris", Some(-1.256), [0.0, 0.00312]),
             ],
             rest: vec![0.0, 0.99376],
         }
