@@ -60,25 +60,16 @@ impl<'a> TextParts<'a> {
 /// # Errors
 /// Says why the model cannot be given it.
 pub(crate) fn render(prompt: &Prompt, chat: &ChatRequest, parts: &TextParts) -> Result<Input> {
-    if let Some(error) = &prompt.error {
-        bail!("{error}");
-    }
+    check_prompt(prompt, chat)?;
     let tokenizer = parts.tokenizer;
     if chat.raw {
-        ensure!(
-            prompt.system.is_none(),
-            "the prompt has a system message, which --raw has no place for"
-        );
         let reading = if chat.plain_text {
             Reading::Plain
         } else {
             Reading::Raw
         };
         let ids = tokenizer.encode(&prompt.prompt, reading)?;
-        ensure!(
-            !ids.is_empty(),
-            "the prompt has no tokens (expected at least one; an empty prompt needs a chat template)"
-        );
+        check_ids(&ids)?;
         return Ok(Input {
             text: prompt.prompt.clone(),
             ids,
@@ -104,14 +95,50 @@ pub(crate) fn render(prompt: &Prompt, chat: &ChatRequest, parts: &TextParts) -> 
     Ok(Input { text, ids, date })
 }
 
-/// Refuses before any weight is read what the model cannot hold. A reply may run into the end of the context, which its
-/// record says; it may not run out of a sliding window, since the model would then be another one.
-fn check_length(prompt: usize, max_new_tokens: usize, config: &DecoderConfig) -> Result<()> {
-    let longest = config.max_position_embeddings;
+/// Refuses a prompt that says itself what is wrong with it, or has what `--raw` has no place for.
+///
+/// # Errors
+/// Says what.
+pub(crate) fn check_prompt(prompt: &Prompt, chat: &ChatRequest) -> Result<()> {
+    if let Some(error) = &prompt.error {
+        bail!("{error}");
+    }
+    ensure!(
+        !chat.raw || prompt.system.is_none(),
+        "the prompt has a system message, which --raw has no place for"
+    );
+    Ok(())
+}
+
+/// Refuses a raw prompt without any token.
+///
+/// # Errors
+/// Says what can be done.
+pub(crate) fn check_ids(ids: &[u32]) -> Result<()> {
+    ensure!(
+        !ids.is_empty(),
+        "the prompt has no tokens (expected at least one; an empty prompt needs a chat template)"
+    );
+    Ok(())
+}
+
+/// Refuses a prompt that leaves no room for a reply.
+///
+/// # Errors
+/// Says how long it may be.
+pub(crate) fn check_room(prompt: usize, longest: usize) -> Result<()> {
     ensure!(
         prompt < longest,
         "the prompt has {prompt} tokens, the model takes {longest} with the reply (shorten the prompt)"
     );
+    Ok(())
+}
+
+/// Refuses before any weight is read what the model cannot hold. A reply may run into the end of the context, which its
+/// record says; it may not run out of a sliding window, since the model would then be another one.
+fn check_length(prompt: usize, max_new_tokens: usize, config: &DecoderConfig) -> Result<()> {
+    let longest = config.max_position_embeddings;
+    check_room(prompt, longest)?;
     if let Some(window) = config.sliding_window {
         ensure!(
             prompt.saturating_add(max_new_tokens).min(longest) <= window,
@@ -122,13 +149,21 @@ fn check_length(prompt: usize, max_new_tokens: usize, config: &DecoderConfig) ->
     Ok(())
 }
 
-/// Refuses a whole text that the model cannot hold; nothing has to fit behind it.
-pub(crate) fn check_text(tokens: usize, config: &DecoderConfig) -> Result<()> {
-    let longest = config.max_position_embeddings;
+/// Refuses a whole text that is longer than a sequence may be.
+///
+/// # Errors
+/// Says how long it may be.
+pub(crate) fn check_length_of_text(tokens: usize, longest: usize) -> Result<()> {
     ensure!(
         tokens <= longest,
         "the text has {tokens} tokens with what comes before it, the model takes {longest} (shorten the text)"
     );
+    Ok(())
+}
+
+/// Refuses a whole text that the model cannot hold; nothing has to fit behind it.
+pub(crate) fn check_text(tokens: usize, config: &DecoderConfig) -> Result<()> {
+    check_length_of_text(tokens, config.max_position_embeddings)?;
     if let Some(window) = config.sliding_window {
         ensure!(
             tokens <= window,

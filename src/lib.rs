@@ -4,11 +4,11 @@
 //! prompt → chat template → token ids → model → logits → Distribution → coin → token → Step → Record → terminal | JSON
 //! ```
 //!
-//! Three zones. The *edge* does I/O and speaks `anyhow`: [`cli`], [`run`], `commands`, `job`, `rerun`, [`checkpoint`], `loading`, [`prompts`],
-//! `input`, `recorded`, [`output`], `screen`, [`device`], [`progress`], `raster`, [`interrupt`]. The *tensor zone* is [`model`], with [`kernels`]
-//! below it. The *core* is numbers and strings, without files, clock or printing: [`setting`], `ranking`, [`distribution`], [`sampler`], [`explore`],
-//! [`score`], [`audit`], [`transcript`], [`record`], `resume`, [`analysis`], [`report`], [`text`], [`tokenization`], [`context`], [`softmax`].
-//! Imports point downwards only.
+//! Three zones. The *edge* does I/O and speaks `anyhow`: [`cli`], [`run`], `commands`, `job`, `rerun`, [`server`], `remote`, [`checkpoint`],
+//! `loading`, [`prompts`], `input`, `recorded`, [`output`], `screen`, [`device`], [`progress`], `raster`, [`interrupt`]. The *tensor zone* is
+//! [`model`], with [`kernels`] below it. The *core* is numbers and strings, without files, clock or printing: [`setting`], `ranking`,
+//! [`distribution`], [`sampler`], [`explore`], [`score`], [`audit`], [`transcript`], [`record`], `resume`, [`analysis`], [`report`], [`text`],
+//! [`tokenization`], [`context`], [`softmax`]. Imports point downwards only.
 //!
 //! The library serves the program of the same name; its interface may change with any version.
 
@@ -22,6 +22,7 @@ pub mod context;
 pub mod demo;
 pub mod device;
 pub mod distribution;
+mod engine;
 pub mod explore;
 mod input;
 pub mod interrupt;
@@ -37,6 +38,7 @@ mod ranking;
 mod raster;
 pub mod record;
 mod recorded;
+mod remote;
 pub mod report;
 mod rerun;
 mod resume;
@@ -44,6 +46,7 @@ pub mod run;
 pub mod sampler;
 pub mod score;
 mod screen;
+pub mod server;
 pub mod setting;
 pub mod softmax;
 pub mod text;

@@ -167,17 +167,16 @@ fn sequence<M: LanguageModel>(
     expected: &Outlook,
     tokens: &[u32],
 ) -> Result<Vec<Odds>> {
-    let odds_of =
-        |outlook: &Outlook, token| Odds::of(outlook, token).context("the token was not shown");
-    let mut odds = vec![odds_of(expected, tokens[0])?];
-    let known = &tokens[..tokens.len() - 1];
-    if !known.is_empty() {
-        let mut row = row.clone();
-        model.score(&mut row, known, &mut |index, shown| {
-            let outlook: Outlook = shown.try_into().map_err(Into::into)?;
-            odds.push(odds_of(&outlook, tokens[index + 1])?);
-            Ok(())
-        })?;
+    let mut row = row.clone();
+    let mut odds = Vec::with_capacity(tokens.len());
+    let mut outlook = expected.clone();
+    for (index, &token) in tokens.iter().enumerate() {
+        if index > 0 {
+            let shown = model.extend(&mut row, &[tokens[index - 1]])?;
+            let shown = shown.try_into().map_err(Into::into)?;
+            outlook = see(model, &row, shown, &[token])?;
+        }
+        odds.push(Odds::of(&outlook, token).context("the token was not shown")?);
     }
     Ok(odds)
 }

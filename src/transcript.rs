@@ -3,6 +3,10 @@
 //! A token of the reply that is less probable than the threshold is marked in the text as `【token|0.02】`. Text is decoded
 //! from the bytes of all tokens at once, never token by token.
 
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+
 use crate::analysis;
 use crate::explore::{Exploration, Scored, Trace, TraceStep};
 use crate::record::{Candidate, Run, Step, Sweep, TemperedCandidate};
@@ -11,6 +15,14 @@ use crate::text::tokenizer::{Reply, TextTokenizer, Token};
 
 /// Names ids and turns them back into text.
 pub trait Vocabulary {
+    /// Finds out what `ids` are called and how `replies` read, where that is not known beforehand.
+    ///
+    /// # Errors
+    /// When whoever knows does not answer.
+    fn learn(&self, _ids: &BTreeSet<u32>, _replies: &[Vec<u32>]) -> Result<()> {
+        Ok(())
+    }
+
     /// Returns what there is to know of an id.
     fn token(&self, id: u32) -> Token;
 
@@ -37,6 +49,27 @@ pub struct Transcript<'a> {
 }
 
 impl Transcript<'_> {
+    /// Has the vocabulary learn all that an exploration is written down with.
+    ///
+    /// # Errors
+    /// As [`Vocabulary::learn`].
+    pub fn learn(&self, exploration: &Exploration) -> Result<()> {
+        let traces = || {
+            exploration
+                .sweeps
+                .iter()
+                .flatten()
+                .chain([&exploration.greedy])
+        };
+        let mut ids = BTreeSet::new();
+        for step in traces().flat_map(|trace| &trace.steps) {
+            ids.insert(step.token.token_id);
+            ids.extend(step.summary.candidates.iter().map(|scored| scored.token_id));
+        }
+        let replies: Vec<Vec<u32>> = traces().map(reply_ids).collect();
+        self.vocabulary.learn(&ids, &replies)
+    }
+
     /// Returns the greedy run and one sweep for each of `settings`, in order.
     pub fn of(&self, exploration: &Exploration, settings: &[Setting]) -> (Run, Vec<Sweep>) {
         let sweeps = settings
@@ -60,9 +93,7 @@ impl Transcript<'_> {
 
     fn run(&self, trace: &Trace) -> Run {
         let steps: Vec<Step> = trace.steps.iter().map(|step| self.step(step)).collect();
-        let text = &steps[..analysis::text_len(trace.finish_reason, steps.len())];
-        let ids: Vec<u32> = text.iter().map(|step| step.token_id).collect();
-        let reply = self.vocabulary.detokenize(&ids);
+        let reply = self.vocabulary.detokenize(&reply_ids(trace));
         let mut run = Run {
             run: trace.run,
             text: reply.text,
@@ -126,6 +157,12 @@ impl Transcript<'_> {
             probs,
         }
     }
+}
+
+/// The ids of a run that are its text.
+fn reply_ids(trace: &Trace) -> Vec<u32> {
+    let text = &trace.steps[..analysis::text_len(trace.finish_reason, trace.steps.len())];
+    text.iter().map(|step| step.token.token_id).collect()
 }
 
 /// A token's text as it is, where its bytes are text; else with escapes.

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::folder::{Folder, NO_OTHER_TOKENIZER};
 use super::gguf::GgufFile;
 use super::hub::{self, HubOptions, Part};
-use super::{Source, name_of};
+use super::{Source, name_of, stop_ids_of};
 #[cfg(feature = "demo")]
 use crate::demo;
 use crate::model::config::DecoderConfig;
@@ -115,6 +115,14 @@ impl Description {
         match &self.files {
             Files::Folder(folder) => folder.template(),
             Files::Gguf(file) => file.template(),
+        }
+    }
+
+    /// Returns the ids that end a reply, ascending; `tokenizer` is the model's.
+    pub fn stop_ids(&self, tokenizer: &TextTokenizer) -> Vec<u32> {
+        match &self.files {
+            Files::Folder(folder) => folder.stop_ids(&|name| tokenizer.id_of(name)),
+            Files::Gguf(file) => stop_ids_of(file, tokenizer),
         }
     }
 

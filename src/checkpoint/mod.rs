@@ -132,17 +132,13 @@ impl Checkpoint {
         let config = file.config()?;
         let template = file.template()?;
         let tokenizer = TextTokenizer::new(file.tokenizer()?)?;
-        let named = GGUF_STOP_TOKENS
-            .iter()
-            .filter_map(|name| tokenizer.id_of(name));
-        let stop_ids: BTreeSet<u32> = file.stop_ids().into_iter().chain(named).collect();
         Ok(Self {
             id: name_of(path),
             revision: None,
             weights_dtype: file.weights_dtype(),
             memory_bytes: file.memory_bytes(),
+            stop_ids: stop_ids_of(&file, &tokenizer),
             tokenizer,
-            stop_ids: stop_ids.into_iter().collect(),
             template,
             weights: Box::new(file.into_weights(config.clone())),
             config,
@@ -166,6 +162,15 @@ impl Checkpoint {
         }
         Ok(self)
     }
+}
+
+/// Returns the ids that end a reply by a GGUF file, ascending.
+fn stop_ids_of(file: &GgufFile, tokenizer: &TextTokenizer) -> Vec<u32> {
+    let named = GGUF_STOP_TOKENS
+        .iter()
+        .filter_map(|name| tokenizer.id_of(name));
+    let stop_ids: BTreeSet<u32> = file.stop_ids().into_iter().chain(named).collect();
+    stop_ids.into_iter().collect()
 }
 
 /// The last part of a path, as the record names the model: never the whole path.

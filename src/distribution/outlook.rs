@@ -34,6 +34,22 @@ impl From<Shown> for Outlook {
 }
 
 impl Outlook {
+    /// Returns the whole distribution; `None` where not all of it is shown. Log-probabilities stand for logits, which differ
+    /// from them by a constant.
+    ///
+    /// # Errors
+    /// As [`Distribution::from_logits`].
+    pub fn to_distribution(&self) -> Result<Option<Distribution>> {
+        let shown = match self {
+            Self::Whole(distribution) => return Ok(Some(distribution.clone())),
+            Self::Best(shown) => shown,
+        };
+        shown
+            .to_logprobs()
+            .map(Distribution::from_logits)
+            .transpose()
+    }
+
     /// Returns how many candidates are shown.
     pub fn num_shown(&self) -> usize {
         match self {

@@ -152,6 +152,15 @@ impl Shown {
         self.place(id).map(|place| self.logprobs[place])
     }
 
+    /// Returns the log-probabilities of all candidates in id order, as f32; `None` where not all were shown.
+    pub fn to_logprobs(&self) -> Option<Vec<f32>> {
+        let mut logprobs = vec![f32::NEG_INFINITY; self.vocab_size];
+        for (&id, &logprob) in self.ids.iter().zip(&self.logprobs) {
+            logprobs[id as usize] = logprob as f32;
+        }
+        (self.num_unseen() == 0).then_some(logprobs)
+    }
+
     /// Returns a token's place in the order, 1 for the best; `None` where that is open.
     pub fn rank(&self, id: u32) -> Option<usize> {
         let place = self.place(id).filter(|&place| place < self.firm);

@@ -100,7 +100,7 @@ fn types(part: &impl serde::Serialize) -> Result<Vec<String>> {
 
 /// Returns the byte that a character of GPT-2's alphabet stands for: printable Latin-1 characters for themselves, U+0100
 /// and up for the other bytes in order (<https://github.com/openai/gpt-2/blob/master/src/encoder.py>).
-pub(super) fn byte_of(c: char) -> Option<u8> {
+pub(crate) fn byte_of(c: char) -> Option<u8> {
     let code = u32::from(c);
     let byte = match code {
         0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF => code,

@@ -1,6 +1,6 @@
 //! Text in and out: chat template to prompt, text to ids, ids to bytes, tokens made visible.
 
-mod byte_level;
+pub(crate) mod byte_level;
 pub mod chat;
 pub mod display;
 mod jinja;

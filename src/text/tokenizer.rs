@@ -210,23 +210,7 @@ impl TextTokenizer {
             .iter()
             .map(|id| self.bytes_of(*id))
             .filter(|(_, special)| !special);
-        let bytes: Vec<u8> = texts.flat_map(|(bytes, _)| bytes).collect();
-        let mut reply = Reply {
-            text: String::with_capacity(bytes.len()),
-            incomplete_bytes: Vec::new(),
-        };
-        let mut chunks = bytes.utf8_chunks().peekable();
-        while let Some(chunk) = chunks.next() {
-            reply.text.push_str(chunk.valid());
-            let is_unfinished =
-                || str::from_utf8(chunk.invalid()).is_err_and(|error| error.error_len().is_none());
-            if chunks.peek().is_none() && is_unfinished() {
-                reply.incomplete_bytes = chunk.invalid().to_vec();
-            } else if !chunk.invalid().is_empty() {
-                reply.text.push(char::REPLACEMENT_CHARACTER);
-            }
-        }
-        reply
+        reply_of(&texts.flat_map(|(bytes, _)| bytes).collect::<Vec<u8>>())
     }
 
     /// Returns the bytes of an id, and whether it is special.
@@ -357,6 +341,26 @@ impl ConfigToken {
             .rstrip(self.rstrip)
             .normalized(self.normalized)
     }
+}
+
+/// Returns the text that bytes are.
+pub(crate) fn reply_of(bytes: &[u8]) -> Reply {
+    let mut reply = Reply {
+        text: String::with_capacity(bytes.len()),
+        incomplete_bytes: Vec::new(),
+    };
+    let mut chunks = bytes.utf8_chunks().peekable();
+    while let Some(chunk) = chunks.next() {
+        reply.text.push_str(chunk.valid());
+        let is_unfinished =
+            || str::from_utf8(chunk.invalid()).is_err_and(|error| error.error_len().is_none());
+        if chunks.peek().is_none() && is_unfinished() {
+            reply.incomplete_bytes = chunk.invalid().to_vec();
+        } else if !chunk.invalid().is_empty() {
+            reply.text.push(char::REPLACEMENT_CHARACTER);
+        }
+    }
+    reply
 }
 
 fn failed(error: tokenizers::Error) -> anyhow::Error {
