@@ -6,20 +6,18 @@ use std::ops::ControlFlow;
 use anyhow::{Error, Result};
 use indicatif::ProgressBar;
 
-use crate::checkpoint::Checkpoint;
 use crate::cli::ExploreRequest;
+use crate::engine::{Engine, Local};
 use crate::explore::{Exploration, Plan, Progress, explore_all};
-use crate::input::{Input, to_input};
+use crate::input::Input;
 use crate::interrupt::Interrupt;
-use crate::loading::{load, model_info, open, prepare};
-use crate::model::LanguageModel;
-use crate::model::decoder::Decoder;
 use crate::prompts::Prompt;
 use crate::record::{PROGRAM, PromptEntry, PromptError, PromptRecord, Record, SCHEMA, Settings};
+use crate::remote::Remote;
 use crate::screen::Stderr;
 use crate::setting::{FILTER_ORDER, Setting};
 use crate::transcript::Transcript;
-use crate::{analysis, device, progress};
+use crate::{analysis, progress};
 
 /// What a job has done.
 pub(crate) struct Outcome {
@@ -52,23 +50,42 @@ pub(crate) fn run(
     resume: impl FnOnce(&Record, &[Setting]) -> Result<Vec<Option<PromptEntry>>>,
     follow: &mut dyn FnMut(Growth, &Record) -> ControlFlow<()>,
 ) -> Result<Outcome> {
-    let compute = prepare(&request.model)?;
-    let mut checkpoint = open(&request.model, messages)?;
-    if let (Some(template), Some(date)) = (&mut checkpoint.template, &request.template_date) {
-        template.repeat_date(date);
+    let (model, chat) = (&request.model, &request.chat);
+    match &model.server.server {
+        None => {
+            let mut local = Local::open(model, chat, messages)?;
+            if let Some(date) = &request.template_date {
+                local.repeat_date(date);
+            }
+            run_on(&local, request, prompts, messages, resume, follow)
+        }
+        Some(address) => {
+            let candidates = request.candidates;
+            let remote = Remote::connect(address, model, chat, candidates, messages)?;
+            run_on(&remote, request, prompts, messages, resume, follow)
+        }
     }
-    messages.chat_notes(&request.chat, checkpoint.template.as_ref());
-    let mut settings = to_settings(request, &checkpoint);
+}
+
+fn run_on<E: Engine>(
+    engine: &E,
+    request: &ExploreRequest,
+    prompts: &[Prompt],
+    messages: &Stderr,
+    resume: impl FnOnce(&Record, &[Setting]) -> Result<Vec<Option<PromptEntry>>>,
+    follow: &mut dyn FnMut(Growth, &Record) -> ControlFlow<()>,
+) -> Result<Outcome> {
+    let mut settings = to_settings(request, engine);
     let inputs: Vec<Result<Input>> = prompts
         .iter()
-        .map(|prompt| to_input(prompt, &request.chat, request.max_new_tokens, &checkpoint))
+        .map(|prompt| engine.input(prompt, &request.chat, request.max_new_tokens))
         .collect();
     settings.template_date = inputs.iter().flatten().find_map(|input| input.date.clone());
-    let plan = to_plan(request, &settings, &checkpoint);
+    let plan = to_plan(request, &settings, engine.vocab_size());
     let record = Record {
         schema: SCHEMA,
         program: PROGRAM.to_owned(),
-        model: model_info(&checkpoint, &compute),
+        model: engine.info(),
         settings,
         prompts: Vec::with_capacity(prompts.len()),
     };
@@ -83,17 +100,17 @@ pub(crate) fn run(
 
     // the model is loaded only when some prompt can be run
     let is_ready = |start: &Start| matches!(start, Start::Ready(_));
-    let decoder = match starts.iter().any(is_ready) {
-        true => Some(load(&checkpoint, &compute, messages)?),
+    let model = match starts.iter().any(is_ready) {
+        true => Some(engine.load(messages)?),
         false => None,
     };
     // until here nothing is lost when a signal ends the program as usual
     let interrupt = Interrupt::listen()?;
     let mut job = Job {
+        engine,
         prompts,
-        weight_bytes: checkpoint.memory_bytes,
         transcript: Transcript {
-            vocabulary: &checkpoint.tokenizer,
+            vocabulary: engine.vocabulary(),
             threshold: request.threshold,
         },
         settings: &plan.settings,
@@ -103,7 +120,8 @@ pub(crate) fn run(
         follow,
         is_over: &is_over,
     };
-    job.explore(starts, decoder.as_ref(), &plan, request.batch, &interrupt);
+    job.explore(starts, model.as_ref(), &plan, request.batch, &interrupt);
+    engine.close(messages);
     let is_cut = job.record.prompts.len() < prompts.len();
     Ok(Outcome {
         record: job.record,
@@ -122,10 +140,9 @@ enum Start {
 }
 
 /// What becomes of the prompts, as it is recorded and followed.
-struct Job<'a> {
+struct Job<'a, E> {
+    engine: &'a E,
     prompts: &'a [Prompt],
-    /// What the weights take in memory.
-    weight_bytes: u64,
     transcript: Transcript<'a>,
     settings: &'a [Setting],
     messages: &'a Stderr,
@@ -136,12 +153,12 @@ struct Job<'a> {
     is_over: &'a Cell<bool>,
 }
 
-impl Job<'_> {
+impl<E: Engine> Job<'_, E> {
     /// Explores every prompt that can be run, all together; results are added in the order of the prompts.
     fn explore(
         &mut self,
         starts: Vec<Start>,
-        decoder: Option<&Decoder>,
+        model: Option<&E::Model>,
         plan: &Plan,
         batch: Option<usize>,
         interrupt: &Interrupt,
@@ -156,8 +173,10 @@ impl Job<'_> {
         let (places, ids): (Vec<usize>, Vec<Vec<u32>>) = ready.unzip();
         let ids: Vec<&[u32]> = ids.iter().map(Vec::as_slice).collect();
         let mut starts = starts.into_iter().enumerate();
-        if let Some(decoder) = decoder {
-            let batch = batch.unwrap_or_else(|| self.batch(decoder, &ids, plan));
+        if let Some(model) = model {
+            let longest = ids.iter().map(|ids| ids.len()).max().unwrap_or(0);
+            let positions = longest + plan.max_new_tokens;
+            let batch = batch.unwrap_or_else(|| self.engine.batch(model, positions, self.messages));
             let bar = self.bar.clone();
             let is_over = self.is_over;
             let mut watch = |progress: Progress| {
@@ -168,28 +187,21 @@ impl Job<'_> {
                     false => ControlFlow::Continue(()),
                 }
             };
-            explore_all(
-                decoder,
-                &ids,
-                plan,
-                batch,
-                &mut watch,
-                &mut |done, result| {
-                    for (index, start) in starts.by_ref() {
-                        match start {
-                            Start::Ready(input) if index == places[done] => {
-                                self.add(index, result.map(|exploration| (input, exploration)));
-                                return;
-                            }
-                            // interrupted
-                            Start::Ready(_) => {}
-                            // prompts that do not run keep their places
-                            Start::Kept(entry) => self.keep(entry),
-                            Start::Failed(error) => self.add(index, Err(error)),
+            explore_all(model, &ids, plan, batch, &mut watch, &mut |done, result| {
+                for (index, start) in starts.by_ref() {
+                    match start {
+                        Start::Ready(input) if index == places[done] => {
+                            self.add(index, result.map(|exploration| (input, exploration)));
+                            return;
                         }
+                        // interrupted
+                        Start::Ready(_) => {}
+                        // prompts that do not run keep their places
+                        Start::Kept(entry) => self.keep(entry),
+                        Start::Failed(error) => self.add(index, Err(error)),
                     }
-                },
-            );
+                }
+            });
         }
         self.bar.finish_and_clear();
         for (index, start) in starts {
@@ -203,20 +215,13 @@ impl Job<'_> {
         }
     }
 
-    /// Returns how many rows to compute at once, and says so.
-    fn batch(&self, decoder: &Decoder, ids: &[&[u32]], plan: &Plan) -> usize {
-        let longest = ids.iter().map(|ids| ids.len()).max().unwrap_or(0);
-        let row_bytes = decoder.row_bytes(longest + plan.max_new_tokens);
-        let batch = device::rows_that_fit(row_bytes, self.weight_bytes);
-        let mebibytes = row_bytes as f64 / f64::from(1 << 20);
-        self.messages
-            .explain(&format!("batch: up to {batch} rows of {mebibytes:.1} MiB"));
-        batch
-    }
-
     /// Records and shows what became of one prompt.
     fn add(&mut self, index: usize, done: Result<(Input, Exploration)>) {
         let prompt = &self.prompts[index];
+        let done = done.and_then(|(input, exploration)| {
+            self.transcript.learn(&exploration)?;
+            Ok((input, exploration))
+        });
         let entry = match done {
             Ok((input, exploration)) => {
                 let (greedy, sweeps) = self.transcript.of(&exploration, self.settings);
@@ -256,25 +261,23 @@ impl Job<'_> {
     }
 }
 
-fn to_settings(request: &ExploreRequest, checkpoint: &Checkpoint) -> Settings {
-    let template = checkpoint.template.as_ref().filter(|_| !request.chat.raw);
+fn to_settings(request: &ExploreRequest, engine: &impl Engine) -> Settings {
+    let in_chat = !request.chat.raw;
     Settings {
         max_new_tokens: request.max_new_tokens,
         samples: request.samples,
         seed: request.seed,
-        candidates: request.candidates.min(checkpoint.config.vocab_size),
+        candidates: request.candidates.min(engine.vocab_size()),
         mass: request.mass,
         threshold: request.threshold,
-        thinking: template
-            .filter(|template| template.has_thinking_switch())
-            .map(|_| request.chat.thinking),
+        thinking: (in_chat && engine.has_thinking_switch()).then_some(request.chat.thinking),
         raw: request.chat.raw,
         system: request.chat.system.clone(),
         filter_order: FILTER_ORDER.map(str::to_owned).to_vec(),
-        template_source: template.map(|template| template.source().to_owned()),
+        template_source: engine.template_source().filter(|_| in_chat),
         stop_ids: match request.ignore_eos {
             true => Vec::new(),
-            false => checkpoint.stop_ids.clone(),
+            false => engine.stop_ids().to_vec(),
         },
         ignore_eos: request.ignore_eos,
         run: request.run,
@@ -283,8 +286,7 @@ fn to_settings(request: &ExploreRequest, checkpoint: &Checkpoint) -> Settings {
     }
 }
 
-fn to_plan(request: &ExploreRequest, settings: &Settings, checkpoint: &Checkpoint) -> Plan {
-    let vocab_size = checkpoint.config.vocab_size;
+fn to_plan(request: &ExploreRequest, settings: &Settings, vocab_size: usize) -> Plan {
     let sampled: Vec<Setting> = match request.samples {
         0 => Vec::new(),
         _ => request

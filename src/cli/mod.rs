@@ -10,6 +10,7 @@ mod render;
 mod report;
 mod run;
 mod score;
+mod server;
 mod softmax;
 mod step1;
 #[cfg(test)]
@@ -32,6 +33,7 @@ pub use report::ReportRequest;
 pub(crate) use run::MAX_SAMPLES;
 pub use run::{ExploreRequest, RunRequest};
 pub use score::{Given, ScoreRequest, Subject};
+pub use server::{ServerRequest, Top};
 pub use softmax::SoftmaxRequest;
 pub use step1::Step1Request;
 pub use tokens::{Asked, TextSource, TokensRequest};
@@ -80,6 +82,9 @@ pub enum Request {
     Completions(clap_complete::Shell),
 }
 
+/// The model of whoever names none.
+pub(crate) const DEFAULT_MODEL: &str = "Qwen/Qwen3.5-2B";
+
 /// Where a model's files are.
 #[derive(Debug, Clone, PartialEq, Args)]
 #[command(next_help_heading = "Model")]
@@ -88,7 +93,7 @@ pub struct SourceRequest {
     #[arg(
         long,
         value_name = "ID|FOLDER|FILE.gguf|demo",
-        default_value = "Qwen/Qwen3.5-2B"
+        default_value = DEFAULT_MODEL
     )]
     pub model: OsString,
     /// Branch, tag or commit on the hub [default: main]
@@ -115,6 +120,9 @@ pub struct ModelRequest {
     /// CPU threads [default: one a physical core; RAYON_NUM_THREADS is honoured]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+    /// The server that computes in place of this machine, if one does.
+    #[command(flatten)]
+    pub server: ServerRequest,
 }
 
 /// What computes the forward pass.
@@ -295,6 +303,7 @@ Examples:
   logprobs --prompts-file prompts.txt --resume results/run.json
   logprobs --samples 0 --json -p 'Say hi.' | jq '.prompts[0].greedy.steps[].prob'
   logprobs --raw -p 'The capital of France is' --max-new-tokens 1
+  logprobs --server http://localhost:8000 --tokenizer Qwen/Qwen3-235B-A22B -p 'What is the capital of France?'
   logprobs temperature-step1 -p 'What is the capital of France?' --temps 0.5,1,2
   logprobs score -p 'What is the capital of France?' --completion 'The capital is Lyon.'
   logprobs render results/run.json --format csv

@@ -1,15 +1,15 @@
 //! `score`: a given text becomes ids, a trace, a record, and what is printed of it.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use super::{check_out, write_record};
 use crate::analysis;
-use crate::checkpoint::Checkpoint;
 use crate::cli::{Given, ScoreRequest, Subject};
-use crate::input::{Input, check_text, to_input};
-use crate::loading::{load, model_info, open, prepare};
+use crate::engine::{Engine, Local};
+use crate::input::Input;
 use crate::progress;
 use crate::prompts::{self, Prompt};
 use crate::record::score::{Named, NamedToken, Odds, Recorded, Score, ScoreSettings, ScoredStep};
@@ -17,11 +17,12 @@ use crate::record::{
     FinishReason, ModelInfo, PROGRAM, PromptEntry, PromptRecord, Record, Run, SCHEMA,
 };
 use crate::recorded;
+use crate::remote::Remote;
 use crate::report;
 use crate::score::{self, Plan, Trace, TraceStep};
 use crate::screen::{Screen, Stderr};
 use crate::text::display;
-use crate::text::tokenizer::{Reading, TextTokenizer};
+use crate::text::tokenizer::Reading;
 use crate::transcript::{Transcript, plain_text};
 
 /// What stands where neither a flag nor a record says otherwise: candidates, mass, threshold.
@@ -34,38 +35,60 @@ const DEFAULTS: (usize, f64, f64) = (5, 0.9, 0.3);
 pub(crate) fn run(request: &ScoreRequest) -> Result<ExitCode> {
     check_out(&request.output.out)?;
     let source = Source::read(&request.subject)?;
-    let compute = prepare(&request.model)?;
     let messages = Stderr::new(&request.output);
-    let checkpoint = open(&request.model, &messages)?;
-    messages.chat_notes(&request.chat, checkpoint.template.as_ref());
+    let (model, chat) = (&request.model, &request.chat);
+    match &model.server.server {
+        None => run_on(
+            &Local::open(model, chat, &messages)?,
+            source,
+            request,
+            &messages,
+        ),
+        Some(address) => {
+            let candidates = request.candidates.unwrap_or(DEFAULTS.0);
+            let remote = Remote::connect(address, model, chat, candidates, &messages)?;
+            run_on(&remote, source, request, &messages)
+        }
+    }
+}
+
+fn run_on<E: Engine>(
+    engine: &E,
+    source: Source,
+    request: &ScoreRequest,
+    messages: &Stderr,
+) -> Result<ExitCode> {
     ensure!(
-        !request.end || !checkpoint.stop_ids.is_empty(),
+        !request.end || !engine.stop_ids().is_empty(),
         "the model's files name no end token (leave out --end)"
     );
-    let material = source.into_material(request, &checkpoint, &messages)?;
-    let named = named_ids(request, &checkpoint.tokenizer)?;
+    let material = source.into_material(request, engine, messages)?;
+    let named = named_ids(request, engine)?;
     let behind = named.iter().map(|ids| ids.len() - 1).max().unwrap_or(0);
     let length = material.prompt_ids.len() + material.ids.len() + behind;
-    check_text(length, &checkpoint.config)?;
+    engine.check_text(length)?;
 
-    let decoder = load(&checkpoint, &compute, &messages)?;
+    let model = engine.load(messages)?;
     let bar = progress::bar("scoring", material.ids.len() as u64, messages.quiet);
     let plan = Plan {
         prompt: &material.prompt_ids,
         text: &material.ids,
         ends: match request.end {
-            true => &checkpoint.stop_ids,
+            true => engine.stop_ids(),
             false => &[],
         },
         named: &named,
         candidates: material.settings.candidates,
         mass: material.settings.mass,
     };
-    let trace = score::score(&decoder, &plan, &mut |done| bar.set_position(done as u64))?;
+    let trace = score::score(&model, &plan, &mut |done| bar.set_position(done as u64))?;
     bar.finish_and_clear();
 
+    let vocabulary = engine.vocabulary();
+    vocabulary.learn(&ids_of(&trace, &named), &[])?;
+    engine.close(messages);
     let transcript = Transcript {
-        vocabulary: &checkpoint.tokenizer,
+        vocabulary,
         threshold: material.settings.threshold,
     };
     let named = request.named.iter().zip(&named);
@@ -83,13 +106,7 @@ pub(crate) fn run(request: &ScoreRequest) -> Result<ExitCode> {
         )
     });
     let named = named.collect();
-    let record = to_record(
-        material,
-        &trace,
-        named,
-        &transcript,
-        model_info(&checkpoint, &compute),
-    );
+    let record = to_record(material, &trace, named, &transcript, engine.info());
     let mut screen = Screen::new(&request.output);
     screen.show(|out, width| report::score::score(&record, width, out));
     let path = write_record(&record, "score", &record.model, &request.output.out)?;
@@ -163,18 +180,17 @@ impl Source {
     fn into_material(
         self,
         request: &ScoreRequest,
-        checkpoint: &Checkpoint,
+        engine: &impl Engine,
         messages: &Stderr,
     ) -> Result<Material> {
         let chat = &request.chat;
-        let tokenizer = &checkpoint.tokenizer;
         match self {
             Self::Completion { prompt, text } => {
                 let reading = match chat.raw && !chat.plain_text {
                     true => Reading::Template,
                     false => Reading::Continued,
                 };
-                let ids = tokenizer.encode(&text, reading)?;
+                let ids = engine.encode(&text, reading)?;
                 ensure!(
                     !ids.is_empty() || request.end || !request.named.is_empty(),
                     "the completion has no tokens (expected at least one, or --candidate)"
@@ -184,14 +200,14 @@ impl Source {
                     text: rendered,
                     ids: prompt_ids,
                     date,
-                } = to_input(&given, chat, ids.len(), checkpoint)?;
+                } = engine.input(&given, chat, ids.len())?;
                 Ok(Material {
                     prompt: Some(prompt),
                     rendered: Some(rendered),
                     prompt_ids,
                     text,
                     ids,
-                    settings: to_settings(request, checkpoint, chat.raw, date),
+                    settings: to_settings(request, engine, chat.raw, date),
                     recorded: None,
                 })
             }
@@ -200,7 +216,7 @@ impl Source {
                     true => Reading::Plain,
                     false => Reading::Raw,
                 };
-                let ids = tokenizer.encode(&text, reading)?;
+                let ids = engine.encode(&text, reading)?;
                 ensure!(
                     !ids.is_empty(),
                     "the text has no tokens (expected at least one)"
@@ -211,34 +227,34 @@ impl Source {
                     prompt_ids: Vec::new(),
                     text,
                     ids,
-                    settings: to_settings(request, checkpoint, true, None),
+                    settings: to_settings(request, engine, true, None),
                     recorded: None,
                 })
             }
             Self::Recorded(found) => {
-                if found.record.model.id != checkpoint.id {
+                let id = engine.info().id;
+                if found.record.model.id != id {
                     let recorded = &found.record.model.id;
                     messages.warn(&format!(
-                        "the record was made with {recorded}, this is {}",
-                        checkpoint.id
+                        "the record was made with {recorded}, this is {id}"
                     ));
                 }
-                found.into_material(request, checkpoint)
+                found.into_material(request, engine)
             }
         }
     }
 }
 
 impl RecordedRun {
-    fn into_material(self, request: &ScoreRequest, checkpoint: &Checkpoint) -> Result<Material> {
+    fn into_material(self, request: &ScoreRequest, engine: &impl Engine) -> Result<Material> {
         let of_record = &self.record.settings;
-        let vocab_size = checkpoint.config.vocab_size;
+        let vocab_size = engine.vocab_size();
         let ids: Vec<u32> = self.run.steps.iter().map(|step| step.token_id).collect();
         let mut all = self.prompt.prompt_token_ids.iter().chain(&ids);
         if let Some(id) = all.find(|&&id| id as usize >= vocab_size) {
             bail!(
                 "the record has token id {id}, {} has {vocab_size} (expected the model of the record, {})",
-                checkpoint.id,
+                engine.info().id,
                 self.record.model.id
             );
         }
@@ -318,39 +334,36 @@ fn recorded_run(
 
 fn to_settings(
     request: &ScoreRequest,
-    checkpoint: &Checkpoint,
+    engine: &impl Engine,
     raw: bool,
     template_date: Option<String>,
 ) -> ScoreSettings {
-    let template = checkpoint.template.as_ref().filter(|_| !raw);
     let (candidates, mass, threshold) = DEFAULTS;
     ScoreSettings {
         candidates: request
             .candidates
             .unwrap_or(candidates)
-            .min(checkpoint.config.vocab_size),
+            .min(engine.vocab_size()),
         mass: request.mass.unwrap_or(mass),
         threshold: request.threshold.unwrap_or(threshold),
-        thinking: template
-            .filter(|template| template.has_thinking_switch())
-            .map(|_| request.chat.thinking),
+        thinking: (!raw && engine.has_thinking_switch()).then_some(request.chat.thinking),
         raw,
         system: request.chat.system.clone(),
-        template_source: template.map(|template| template.source().to_owned()),
-        stop_ids: checkpoint.stop_ids.clone(),
+        template_source: engine.template_source().filter(|_| !raw),
+        stop_ids: engine.stop_ids().to_vec(),
         plain_text: request.chat.plain_text,
         template_date,
     }
 }
 
 /// Control tokens may be named, too; nothing is put around a candidate.
-fn named_ids(request: &ScoreRequest, tokenizer: &TextTokenizer) -> Result<Vec<Vec<u32>>> {
+fn named_ids(request: &ScoreRequest, engine: &impl Engine) -> Result<Vec<Vec<u32>>> {
     let reading = match request.chat.plain_text {
         true => Reading::Continued,
         false => Reading::Template,
     };
     let named = request.named.iter().map(|text| {
-        let ids = tokenizer.encode(text, reading);
+        let ids = engine.encode(text, reading);
         let ids = ids.with_context(|| format!("--candidate `{text}`"))?;
         ensure!(
             !ids.is_empty(),
@@ -359,6 +372,17 @@ fn named_ids(request: &ScoreRequest, tokenizer: &TextTokenizer) -> Result<Vec<Ve
         Ok(ids)
     });
     named.collect()
+}
+
+/// All ids that a trace is written down with.
+fn ids_of(trace: &Trace, named: &[Vec<u32>]) -> BTreeSet<u32> {
+    let mut ids: BTreeSet<u32> = named.iter().flatten().copied().collect();
+    for step in &trace.steps {
+        ids.insert(step.token_id);
+        let candidates = step.seen.iter().flat_map(|seen| &seen.summary.candidates);
+        ids.extend(candidates.map(|scored| scored.token_id));
+    }
+    ids
 }
 
 fn to_record(

@@ -8,14 +8,15 @@ use anyhow::{Context, Result};
 
 use crate::cli::{Out, Step1Request};
 use crate::distribution::Distribution;
-use crate::input::to_input;
-use crate::loading::{load, model_info, open, prepare};
+use crate::distribution::outlook::Outlook;
+use crate::engine::{Engine, Local};
 use crate::model::LanguageModel;
 use crate::output;
 use crate::prompts::{self, Prompt};
 #[cfg(feature = "png")]
 use crate::raster::Fonts;
 use crate::record::{PROGRAM, SCHEMA, TemperatureStep1};
+use crate::remote::Remote;
 use crate::report::{chart, json, table};
 use crate::screen::{Screen, Stderr, ignore_closed_pipe};
 use crate::text::display;
@@ -38,14 +39,33 @@ pub(crate) fn run(request: &Step1Request) -> Result<ExitCode> {
         None => None,
     };
     let prompt = Prompt::from(request.prompt.as_deref().unwrap_or(prompts::BUILT_IN[0]));
-    let compute = prepare(&request.model)?;
     let messages = Stderr::new(&request.output);
-    let checkpoint = open(&request.model, &messages)?;
-    messages.chat_notes(&request.chat, checkpoint.template.as_ref());
-    let input = to_input(&prompt, &request.chat, 1, &checkpoint)?;
-    let decoder = load(&checkpoint, &compute, &messages)?;
-    let logits = decoder.extend(&mut decoder.start(), &input.ids)?;
-    let distribution = Distribution::from_logits(logits)?;
+    let (model, chat) = (&request.model, &request.chat);
+    match &model.server.server {
+        None => run_on(
+            &Local::open(model, chat, &messages)?,
+            prompt,
+            request,
+            &messages,
+        ),
+        Some(address) => {
+            let remote = Remote::connect(address, model, chat, request.candidates, &messages)?;
+            run_on(&remote, prompt, request, &messages)
+        }
+    }
+}
+
+fn run_on<E: Engine>(
+    engine: &E,
+    prompt: Prompt,
+    request: &Step1Request,
+    messages: &Stderr,
+) -> Result<ExitCode> {
+    let input = engine.input(&prompt, &request.chat, 1)?;
+    let model = engine.load(messages)?;
+    let mut row = model.start();
+    let shown = model.extend(&mut row, &input.ids)?;
+    let (outlook, distribution) = whole(&model, &row, shown)?;
 
     let best = distribution.best(request.candidates);
     let columns: Vec<Vec<f64>> = request
@@ -53,8 +73,11 @@ pub(crate) fn run(request: &Step1Request) -> Result<ExitCode> {
         .iter()
         .map(|&t| distribution.probs_at(t))
         .collect();
+    let vocabulary = engine.vocabulary();
+    vocabulary.learn(&best.iter().copied().collect(), &[])?;
+    engine.close(messages);
     let transcript = Transcript {
-        vocabulary: &checkpoint.tokenizer,
+        vocabulary,
         threshold: 0.0,
     };
     let candidate = |&id: &u32| {
@@ -62,7 +85,7 @@ pub(crate) fn run(request: &Step1Request) -> Result<ExitCode> {
             .iter()
             .map(|probs| probs[id as usize] as f32)
             .collect();
-        transcript.tempered(id, Some(distribution.logit(id)), probs)
+        transcript.tempered(id, outlook.logit(id), probs)
     };
     let rest = |probs: &Vec<f64>| {
         let listed = |id: usize| best.iter().any(|&best| best as usize == id);
@@ -72,7 +95,7 @@ pub(crate) fn run(request: &Step1Request) -> Result<ExitCode> {
     let record = TemperatureStep1 {
         schema: SCHEMA,
         program: PROGRAM.to_owned(),
-        model: model_info(&checkpoint, &compute),
+        model: engine.info(),
         prompt: prompt.prompt,
         rendered: input.text,
         prompt_token_ids: input.ids,
@@ -90,7 +113,7 @@ pub(crate) fn run(request: &Step1Request) -> Result<ExitCode> {
         Out::Stdout | Out::Lines => None,
         Out::File(path) | Out::Replace(path) => Some(path.clone()),
         Out::Folder(folder) => {
-            Some(folder.join(format!("temperature_step1_{}.json", compute.device_name)))
+            Some(folder.join(format!("temperature_step1_{}.json", record.model.device)))
         }
     };
     match path {
@@ -114,4 +137,21 @@ pub(crate) fn run(request: &Step1Request) -> Result<ExitCode> {
     }
     screen.close()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Has a model show all of a distribution: the probabilities at other temperatures need every candidate.
+fn whole<M: LanguageModel>(
+    model: &M,
+    row: &M::Row,
+    shown: M::Shown,
+) -> Result<(Outlook, Distribution)> {
+    let mut outlook: Outlook = shown.try_into().map_err(Into::into)?;
+    loop {
+        if let Some(distribution) = outlook.to_distribution()? {
+            return Ok((outlook, distribution));
+        }
+        let mut shown = model.widen(&[row], outlook.num_shown())?;
+        let shown = shown.pop().context("one row was asked about")?;
+        outlook = shown.try_into().map_err(Into::into)?;
+    }
 }

@@ -162,6 +162,20 @@ pub(super) fn model(program: &str, model: &ModelInfo, out: &mut impl Write) -> i
         .as_ref()
         .map(|r| format!(" at {}", escape_line(r)))
         .unwrap_or_default();
+    if let Some(server) = &model.server {
+        let shown = match server.top < model.vocab_size {
+            true => format!(", the best {} shown", server.top),
+            false => String::new(),
+        };
+        return writeln!(
+            out,
+            "{program}: {BOLD}{}{BOLD:#} ({} {}, vocabulary of {}{shown})",
+            escape_line(&model.id),
+            server.kind,
+            escape_line(&server.version),
+            model.vocab_size,
+        );
+    }
     writeln!(
         out,
         "{}: {BOLD}{}{BOLD:#}{revision} ({}, vocabulary of {}, {} weights, {} on {})",
