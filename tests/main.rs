@@ -32,6 +32,7 @@ mod same_bits;
 mod samples;
 mod schema;
 mod score;
+mod server;
 mod smollm;
 mod softmax;
 mod tokens;

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::schema::{self, Record};
 
 /// Environment variables that change what the program prints or where it looks.
-const VARIABLES: [&str; 17] = [
+const VARIABLES: [&str; 24] = [
     "NO_COLOR",
     "CLICOLOR",
     "CLICOLOR_FORCE",
@@ -27,6 +27,13 @@ const VARIABLES: [&str; 17] = [
     "RAYON_NUM_THREADS",
     "LOGPROBS_ISA",
     "SOURCE_DATE_EPOCH",
+    "LOGPROBS_API_KEY",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
 ];
 
 /// A folder to start the program in.
