@@ -13,9 +13,12 @@ use crate::prompts::{NO_OBJECT, Prompt};
 use crate::record::{ModelInfo, PromptEntry, Record, Settings, Sweep};
 use crate::setting::Setting;
 
-/// Returns the model that a job on `record` takes; `None` where the record names a folder or a file.
+/// Returns the model that a job on `record` takes; `None` where the record names a folder, a file or a server.
 pub(crate) fn model(record: &Record, choices: &RerunRequest) -> Option<ModelRequest> {
+    let is_elsewhere = record.model.server.is_some() && choices.server.server.is_none();
     let (model, revision) = match &choices.model {
+        None if is_elsewhere => return None,
+        None if choices.server.server.is_some() => (record.model.id.clone().into(), None),
         Some(model) => (model.clone(), choices.revision.clone()),
         None => {
             let (model, revision) = source(&record.model)?;
@@ -39,6 +42,7 @@ pub(crate) fn model(record: &Record, choices: &RerunRequest) -> Option<ModelRequ
         device: choices.device.unwrap_or(device),
         dtype: choices.dtype.unwrap_or(dtype),
         threads: choices.threads,
+        server: choices.server.clone(),
     })
 }
 

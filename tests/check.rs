@@ -260,7 +260,7 @@ fn a_record_of_a_folder_asks_for_the_model_and_wrong_values_are_refused() {
             &["check", "golden.json"][..],
             2,
             &[
-                "golden.json: its model `smollm` was a folder or a file",
+                "golden.json: its model `smollm` was a folder, a file or on a server",
                 "--model",
             ][..],
         ),

@@ -102,6 +102,7 @@ pub(crate) mod tests {
                 compute_dtype: "f32".to_owned(),
                 device: "cpu".to_owned(),
                 note: None,
+                server: None,
             },
             settings: AuditSettings {
                 max_new_tokens: 64,

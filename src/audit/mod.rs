@@ -99,7 +99,7 @@ impl fmt::Display for Way {
 ///
 /// # Errors
 /// When the prompt is empty or leaves no room for a token, or the model fails.
-pub fn reference<M: LanguageModel>(
+pub fn reference<M: LanguageModel<Shown = Logits>>(
     model: &M,
     prompt: &[u32],
     plan: &Plan,
@@ -116,7 +116,7 @@ pub fn reference<M: LanguageModel>(
 ///
 /// # Errors
 /// As [`reference()`], or when there is no reply, or no thread can be started.
-pub fn lead<M: LanguageModel + Sync>(
+pub fn lead<M: LanguageModel<Shown = Logits> + Sync>(
     model: &M,
     way: Way,
     prompt: &[u32],
@@ -139,7 +139,7 @@ pub fn lead<M: LanguageModel + Sync>(
     }
 }
 
-fn stepped<M: LanguageModel>(
+fn stepped<M: LanguageModel<Shown = Logits>>(
     model: &M,
     way: Way,
     prompt: &[u32],
@@ -173,7 +173,7 @@ fn stepped<M: LanguageModel>(
     }))
 }
 
-fn scored<M: LanguageModel>(
+fn scored<M: LanguageModel<Shown = Logits>>(
     model: &M,
     prompt: &[u32],
     reply: &[u32],
@@ -193,7 +193,7 @@ fn scored<M: LanguageModel>(
 }
 
 /// A run on its way, with the rows beside it.
-struct Walk<'a, M: LanguageModel> {
+struct Walk<'a, M: LanguageModel<Shown = Logits>> {
     model: &'a M,
     rows: Vec<M::Row>,
     /// The next token of every row but the run's own.
@@ -204,7 +204,7 @@ struct Walk<'a, M: LanguageModel> {
     room: usize,
 }
 
-impl<M: LanguageModel> Clone for Walk<'_, M> {
+impl<M: LanguageModel<Shown = Logits>> Clone for Walk<'_, M> {
     fn clone(&self) -> Self {
         Self {
             rows: self.rows.clone(),
@@ -214,7 +214,7 @@ impl<M: LanguageModel> Clone for Walk<'_, M> {
     }
 }
 
-impl<'a, M: LanguageModel> Walk<'a, M> {
+impl<'a, M: LanguageModel<Shown = Logits>> Walk<'a, M> {
     /// Feeds the prompt and returns the logits after it.
     fn start(model: &'a M, way: Way, prompt: &[u32]) -> Result<(Self, Logits)> {
         ensure!(

@@ -55,6 +55,9 @@ impl AuditArgs {
         if !matches!(self.model.dtype, DtypeChoice::Auto | DtypeChoice::F32) {
             return Err("audit compares f32 with bf16 by itself (leave out --dtype)".to_owned());
         }
+        if self.model.server.server.is_some() {
+            return Err("audit computes on this machine (leave out --server)".to_owned());
+        }
         Ok(AuditRequest {
             model: self.model,
             chat: self.chat,

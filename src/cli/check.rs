@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::compare::CompareTerms;
 use super::values::{at_least_one, number};
-use super::{DeviceChoice, DtypeChoice, PrintRequest};
+use super::{DeviceChoice, DtypeChoice, PrintRequest, ServerRequest};
 
 /// `check`: a record is made again and compared.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,6 +50,9 @@ pub struct RerunRequest {
     /// CPU threads [default: one a physical core; RAYON_NUM_THREADS is honoured]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+    /// The server that computes in place of this machine, if one does.
+    #[command(flatten)]
+    pub server: ServerRequest,
     /// Rows (different beginnings of replies) computed together at most; changes no number
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one)]
     pub batch: Option<usize>,

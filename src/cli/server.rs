@@ -44,6 +44,18 @@ pub struct ServerRequest {
     pub tokenizer: Option<OsString>,
 }
 
+impl Default for ServerRequest {
+    /// No server.
+    fn default() -> Self {
+        Self {
+            server: None,
+            server_top: Top::Best(1000),
+            server_timeout: Duration::from_secs(120),
+            tokenizer: None,
+        }
+    }
+}
+
 /// How many candidates a server shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Top {

@@ -34,7 +34,7 @@ pub(crate) fn run(request: &CheckRequest) -> Result<ExitCode> {
     };
     let Some(model) = rerun::model(&golden, &request.again) else {
         messages.refuse(&format!(
-            "{name}: its model `{}` was a folder or a file, whose place it does not tell (give it with --model)",
+            "{name}: its model `{}` was a folder, a file or on a server, whose place it does not tell (give it with --model or --server)",
             golden.model.id
         ));
         return Ok(ExitCode::from(2));

@@ -199,7 +199,7 @@ pub struct GreedyComparison {
     /// Differences of the log-probability of every token that both list, the chosen ones included, but for the two that were
     /// taken where the replies part; null where there is none.
     pub candidates: Option<Spread>,
-    /// Steps whose `mass_count` changed; null where the records count up to different masses.
+    /// Steps whose `mass_count` changed, where both are known; null where the records count up to different masses.
     pub changed_mass_counts: Option<usize>,
     /// Means over the steps; null where there is none.
     pub divergence: Option<Divergence>,
@@ -256,10 +256,10 @@ pub struct StepComparison {
     pub largest_difference: Option<f32>,
     /// How many tokens both list; at least 1.
     pub shared: usize,
-    /// `mass_count` in A.
-    pub mass_count_a: usize,
-    /// `mass_count` in B.
-    pub mass_count_b: usize,
+    /// `mass_count` in A; null where that is not known.
+    pub mass_count_a: Option<usize>,
+    /// `mass_count` in B; null where that is not known.
+    pub mass_count_b: Option<usize>,
     /// How far the distributions are from each other.
     #[serde(flatten)]
     pub divergence: Divergence,

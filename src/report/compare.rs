@@ -215,11 +215,11 @@ fn spread(spread: &Spread) -> String {
 fn counts(greedy: &GreedyComparison, changed: usize, mass: f64) -> String {
     const MOST_NAMED: usize = 5;
     let steps = (1..).zip(&greedy.steps);
-    let changes = steps.filter(|(_, step)| step.mass_count_a != step.mass_count_b);
-    let named = changes.take(MOST_NAMED).map(|(number, step)| {
-        let (a, b) = (step.mass_count_a, step.mass_count_b);
-        format!("{a} became {b} at step {number}")
+    let counts = steps.filter_map(|(number, step)| {
+        let (a, b) = step.mass_count_a.zip(step.mass_count_b)?;
+        (a != b).then(|| format!("{a} became {b} at step {number}"))
     });
+    let named = counts.take(MOST_NAMED);
     let named = named.collect::<Vec<_>>().join(", ");
     let others = match changed.saturating_sub(MOST_NAMED) {
         0 => String::new(),

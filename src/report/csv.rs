@@ -110,7 +110,7 @@ pub fn temperature_step1(record: &TemperatureStep1, out: &mut impl Write) -> io:
             text(&cell(&candidate.token, &candidate.bytes)),
             hex(&candidate.bytes),
             candidate.special.to_string(),
-            number(candidate.logit),
+            optional(candidate.logit),
         ];
         rows.write_record(
             row.into_iter()
@@ -188,21 +188,24 @@ fn of_step(step: &Step) -> [String; 14] {
         step.special.to_string(),
         number(step.prob),
         number(step.logprob),
-        number(step.logit),
+        optional(step.logit),
         step.rank.to_string(),
-        number(step.entropy_bits),
-        step.mass_count.to_string(),
-        step.margin.map(number).unwrap_or_default(),
-        sampling
-            .map(|sampling| number(sampling.prob))
-            .unwrap_or_default(),
-        sampling
-            .map(|sampling| sampling.kept.to_string())
-            .unwrap_or_default(),
-        sampling
-            .map(|sampling| number(sampling.kept_mass))
-            .unwrap_or_default(),
+        optional(step.entropy_bits),
+        count(step.mass_count),
+        optional(step.margin),
+        optional(sampling.and_then(|sampling| sampling.prob)),
+        count(sampling.and_then(|sampling| sampling.kept)),
+        optional(sampling.and_then(|sampling| sampling.kept_mass)),
     ]
+}
+
+/// Empty where it is not known.
+fn optional(value: Option<f32>) -> String {
+    value.map(number).unwrap_or_default()
+}
+
+fn count(value: Option<usize>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
 }
 
 /// As the record has it: the shortest digits that are this f32.

@@ -10,7 +10,7 @@ use crate::record::{
     ModelInfo, PromptEntry, PromptRecord, Record, Run, Settings, TemperatureStep1,
 };
 use crate::report::summary;
-use crate::report::table::{TOKEN_WIDTH, cut, ending, percent, runners_up};
+use crate::report::table::{TOKEN_WIDTH, cut, ending, mass_count, percent, runners_up};
 use crate::text::display::{cell, escape_line, escape_text};
 
 /// Writes a whole record.
@@ -63,7 +63,13 @@ pub fn temperature_step1(record: &TemperatureStep1, out: &mut impl Write) -> io:
     let mut rows: Vec<Vec<String>> = vec![titles.into_iter().chain(temperatures).collect()];
     for candidate in &record.candidates {
         let token = code(&cell(&candidate.token, &candidate.bytes));
-        let mut row = vec![token, format!("{:.2}", candidate.logit)];
+        let mut row = vec![
+            token,
+            candidate
+                .logit
+                .map(|logit| format!("{logit:.2}"))
+                .unwrap_or_default(),
+        ];
         row.extend(percents(&candidate.probs));
         rows.push(row);
     }
@@ -113,7 +119,7 @@ fn prompt(done: &PromptRecord, settings: &Settings, out: &mut impl Write) -> io:
             number.to_string(),
             code(&cut(&cell(&step.token, &step.bytes), TOKEN_WIDTH)),
             if is_low { format!("**{prob}**") } else { prob },
-            step.mass_count.to_string(),
+            mass_count(step.mass_count, step.bounds),
             code(&runners_up(&step.top_logprobs, step.token_id, None)),
         ]);
     }

@@ -137,7 +137,8 @@ fn choice<'a>(index: usize, setting: &'a str, run: &'a Run) -> Choice<'a> {
 
 fn token(step: &Step) -> Token<'_> {
     // what is kept are the best so many
-    let kept = step.sampling.map_or(usize::MAX, |sampling| sampling.kept);
+    let kept = step.sampling.and_then(|sampling| sampling.kept);
+    let kept = kept.unwrap_or(usize::MAX);
     Token {
         token: &step.token,
         logprob: step.logprob,

@@ -56,7 +56,10 @@ pub(super) fn greedy(a: &Run, b: &Run, terms: &Terms) -> GreedyComparison {
             divergence: divergence(&in_a, &in_b),
         });
     }
-    let has_changed = |step: &&StepComparison| step.mass_count_a != step.mass_count_b;
+    let has_changed = |step: &&StepComparison| {
+        let counts = step.mass_count_a.zip(step.mass_count_b);
+        counts.is_some_and(|(a, b)| a != b)
+    };
     let changed = steps.iter().filter(has_changed).count();
     let divergences: Vec<Divergence> = steps.iter().map(|step| step.divergence).collect();
     GreedyComparison {
@@ -245,7 +248,7 @@ mod tests {
         assert_eq!(shorter.first_difference, None);
         assert_eq!(shorter.changed_mass_counts, Some(0));
         let mut other = run(&a);
-        other.steps[1].mass_count = 7;
+        other.steps[1].mass_count = Some(7);
         assert_eq!(
             greedy(&run(&a), &other, &TERMS).changed_mass_counts,
             Some(1)

@@ -20,12 +20,13 @@ pub(crate) fn step(tokens: &[(u32, f64)]) -> Step {
         token_id: took.token_id,
         token: took.token,
         bytes: took.bytes,
-        logit: 0.0,
+        logit: Some(0.0),
         logprob: took.logprob,
         prob: took.prob,
         rank: 1,
-        entropy_bits: 0.0,
-        mass_count: 1,
+        entropy_bits: Some(0.0),
+        mass_count: Some(1),
+        bounds: None,
         margin: None,
         special: false,
         sampling: None,
@@ -98,6 +99,7 @@ pub(crate) fn record(prompts: Vec<PromptEntry>) -> Record {
             compute_dtype: "f32".into(),
             device: "cpu".into(),
             note: None,
+            server: None,
         },
         settings: Settings {
             max_new_tokens: 8,
@@ -279,7 +281,7 @@ fn any_steps() -> impl Strategy<Value = Vec<Step>> {
         }
         let took = step.top_logprobs[0].clone();
         (step.token_id, step.logprob, step.prob) = (took.token_id, took.logprob, took.prob);
-        step.mass_count = mass_count;
+        step.mass_count = Some(mass_count);
         step
     };
     prop::collection::vec((candidates, 0..9usize).prop_map(of), 0..5)

@@ -56,6 +56,7 @@ mod tests {
             compute_dtype: compute_dtype.into(),
             device: "cpu".into(),
             note: None,
+            server: None,
         }
     }
 

@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::engine::Engine;
 use crate::analysis;
 use crate::audit::{Difference, Led, Reference, Reply, Sides, Way, difference};
-use crate::distribution::Distribution;
+use crate::distribution::outlook::Outlook;
 use crate::explore::Scored;
 use crate::input::Input;
 use crate::model::Logits;
@@ -80,10 +80,12 @@ impl Subject {
     ) -> Result<AuditedPrompt> {
         let Reference { reply, logits } = self.reference;
         let steps = reply.tokens.iter().zip(logits).map(|(&token_id, logits)| {
-            let distribution = Distribution::from_logits(logits)?;
+            let outlook = Outlook::try_from(logits)?;
+            let scored = Scored::of(&outlook, token_id)
+                .expect("all of a local model's candidates are shown");
             Ok(AuditedStep {
-                token: transcript.candidate(&Scored::of(&distribution, token_id)),
-                margin: distribution.margin(),
+                token: transcript.candidate(&scored),
+                margin: outlook.margin(),
             })
         });
         let variants = self.runs.into_iter().map(|run| Variant {

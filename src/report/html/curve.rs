@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 
-use super::{share, thousands};
+use super::{least_count, mass_count, share, thousands};
 use crate::record::{Settings, Step};
 use crate::text::display::cell;
 
@@ -48,7 +48,7 @@ impl Curve {
     pub(super) fn new(steps: &[Step], settings: &Settings) -> Self {
         let room = 1.0 / steps.len().max(1) as f64;
         let width = (BAR.0 * room).min(BAR.1);
-        let most = steps.iter().map(|step| step.mass_count).max().unwrap_or(1);
+        let most = steps.iter().map(least_count).max().unwrap_or(1);
         let decades = (most.max(2) as f64).log10().ceil();
         let column = |(index, step): (usize, &Step)| {
             let (middle, prob) = ((index as f64 + 0.5) * room, f64::from(step.prob));
@@ -58,13 +58,13 @@ impl Curve {
                 top: share(1.0 - prob),
                 height: share(prob),
                 is_low: prob < settings.threshold,
-                count: share(1.0 - (step.mass_count.max(1) as f64).log10() / decades),
+                count: share(1.0 - (least_count(step).max(1) as f64).log10() / decades),
                 title: format!(
                     "{}  {}: {:.2}, {}",
                     index + 1,
                     cell(&step.token, &step.bytes),
                     step.prob,
-                    thousands(step.mass_count)
+                    mass_count(step)
                 ),
             }
         };

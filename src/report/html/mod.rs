@@ -19,7 +19,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use crate::record::{ModelInfo, Record, TemperatureStep1};
+use crate::record::{ModelInfo, Record, Step, TemperatureStep1};
 use crate::report::templates::Templates;
 use crate::text::display::escape_line;
 
@@ -118,6 +118,21 @@ fn precise(prob: f32) -> String {
         p if p > 0.0 && p < 0.0005 => format!("{p:.0e}"),
         p => format!("{p:.3}"),
     }
+}
+
+/// A step's mass count, or what it exceeds.
+fn mass_count(step: &Step) -> String {
+    match (step.mass_count, step.bounds) {
+        (Some(count), _) => thousands(count),
+        (None, Some(bounds)) => format!(">{}", thousands(bounds.shown)),
+        (None, None) => String::new(),
+    }
+}
+
+/// A step's mass count, or the most that it is known not to be below.
+fn least_count(step: &Step) -> usize {
+    let shown = step.bounds.map(|bounds| bounds.shown);
+    step.mass_count.or(shown).unwrap_or(1)
 }
 
 /// `248,320`.

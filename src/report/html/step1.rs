@@ -54,7 +54,7 @@ pub(super) fn write(
     };
     let candidates = record.candidates.iter().map(|candidate| Row {
         name: cell(&candidate.token, &candidate.bytes),
-        logit: Some(format!("{:.2}", candidate.logit)),
+        logit: candidate.logit.map(|logit| format!("{logit:.2}")),
         cells: cells(&candidate.probs),
     });
     let rest = Row {

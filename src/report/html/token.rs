@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{precise, share, thousands};
+use super::{mass_count, precise, share, thousands};
 use crate::analysis::unlisted;
 use crate::record::{Candidate, Record, Step};
 use crate::text::display::{after_space, cell};
@@ -70,14 +70,26 @@ impl Token {
             precise_prob: precise(step.prob),
             logprob: format!("{:.3}", step.logprob),
             rank: thousands(step.rank),
-            entropy_bits: format!("{:.2}", step.entropy_bits),
-            mass_count: thousands(step.mass_count),
+            entropy_bits: entropy(step),
+            mass_count: mass_count(step),
             margin: step.margin.map(|margin| format!("{margin:.2}")),
             candidates: step.top_logprobs.iter().map(Bar::from).collect(),
             rest: Bar::new(format!("{} others", thousands(others)), unlisted(step)),
             runners_up: runners_up(step),
             cell,
         }
+    }
+}
+
+/// The entropy, or the bounds that a server's candidates leave to it.
+fn entropy(step: &Step) -> String {
+    match (step.entropy_bits, step.bounds) {
+        (Some(bits), _) => format!("{bits:.2}"),
+        (None, Some(bounds)) => format!(
+            "{:.2} to {:.2}",
+            bounds.entropy_bits_at_least, bounds.entropy_bits_at_most
+        ),
+        (None, None) => String::new(),
     }
 }
 
