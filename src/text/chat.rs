@@ -36,6 +36,9 @@ pub struct Rendered {
     pub date: Option<String>,
 }
 
+/// Pieces of a date between commas, at most.
+const MOST_PARTS: usize = 3;
+
 /// A model's chat template, compiled.
 pub struct ChatTemplate {
     environment: Environment<'static>,
@@ -98,8 +101,10 @@ impl ChatTemplate {
     /// Tells the template the date of an earlier rendering ([`Rendered::date`]) from now on, wherever it asks for one of that
     /// format.
     pub fn repeat_date(&mut self, date: &str) {
-        let parts = date.split(", ").filter(|part| *part != date);
-        let dates = std::iter::once(date).chain(parts).map(str::to_owned);
+        // one rendering's dates are joined by what a date may have inside
+        let parts: Vec<&str> = date.split(", ").collect();
+        let lengths = (1..=parts.len().min(MOST_PARTS)).rev();
+        let dates = lengths.flat_map(|length| parts.windows(length).map(|part| part.join(", ")));
         jinja::tell_time(&mut self.environment, self.now, dates.collect());
     }
 
@@ -514,21 +519,20 @@ mod tests {
             template.repeat_date(date);
             template.render(&messages, false).expect("renders")
         };
-        let now = "29 Feb 2024 February 29, 2024 12:21";
+        let now = "29 Feb 2024 February 29, 2024 12:34";
         assert_eq!(
             render("26 Jul 2024").text,
             format!("26 Jul 2024{}", &now[11..])
         );
         assert_eq!(render("yesterday").text, now);
-        // what an earlier rendering noted of all three
         assert_eq!(
             render("26 Jul 2024, July 26, 2024, 08:15").text,
-            "26 Jul 2024 February 29, 2024 08:15",
-            "a date with a comma cannot be told from two"
+            "26 Jul 2024 July 26, 2024 08:15",
+            "what one rendering noted of all three"
         );
         assert_eq!(
             render("July 26, 2024").text,
-            "29 Feb 2024 July 26, 2024 12:21"
+            "29 Feb 2024 July 26, 2024 12:34"
         );
     }
 
