@@ -33,7 +33,8 @@ pub(crate) fn kept(
                     == (&prompt.id, &prompt.prompt, &prompt.system)
             }
             PromptEntry::Failed(failed) => {
-                (&failed.id, &failed.prompt) == (&prompt.id, &prompt.prompt)
+                (&failed.id, &failed.prompt, &failed.system)
+                    == (&prompt.id, &prompt.prompt, &prompt.system)
             }
         };
         let mut free = prompts

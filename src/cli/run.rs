@@ -185,9 +185,9 @@ impl RunArgs {
         // lines and standard input cannot be replaced by a record
         let replaced = self.resume.as_ref().filter(|path| {
             path.as_os_str() != "-"
-                && !path
+                && path
                     .extension()
-                    .is_some_and(|extension| extension == "jsonl")
+                    .is_none_or(|extension| extension != "jsonl")
         });
         let is_out_given = matches.value_source("out") == Some(ValueSource::CommandLine);
         if let (Some(path), Out::Folder(_), false) = (replaced, &output.out, is_out_given) {

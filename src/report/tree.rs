@@ -37,7 +37,7 @@ pub(super) fn trees(
     out: &mut impl Write,
 ) -> io::Result<()> {
     for sweep in sweeps {
-        writeln!(out, "\n{BOLD}tree of {}{BOLD:#}", sweep.label)?;
+        writeln!(out, "\n{BOLD}tree of {}{BOLD:#}", escape_line(&sweep.label))?;
         if let Some(root) = tree(&sweep.runs) {
             let page = Page {
                 threshold: settings.threshold,
