@@ -2,7 +2,8 @@
 //!
 //! A server shows the best K of V candidates with their log-probabilities over the whole vocabulary. The rest are N = V - K
 //! candidates, none more probable than q, the probability of the last one shown; at temperature 1 their mass is R = 1 - Σ p.
-//! At temperature T a candidate weighs p^a with a = 1/T, and the weight of the rest lies between two numbers:
+//! At temperature T a candidate weighs p^a with a = 1/T, and the weight of the rest lies between two numbers, for the least and the
+//! most R that the server's rounding leaves possible:
 //!
 //! - `R q^(a-1)`, since p^a = p · p^(a-1) and p ≤ q: the least where a ≤ 1, the most where a ≥ 1;
 //! - `N (R/N)^a`, Jensen's inequality: the most where a ≤ 1, the least where a ≥ 1.
@@ -329,7 +330,7 @@ impl Weights {
             sum += weight;
             weights.sums.push(sum);
         }
-        if weights.num_unseen > 0 && shown.rest_mass > 0.0 {
+        if weights.num_unseen > 0 {
             weights.unseen_at_most = weights.of(shown.last());
             weights.rest = weights.rest(shown);
         }
@@ -354,17 +355,19 @@ impl Weights {
         if self.temperature == 0.0 {
             return Span::exactly(0.0);
         }
-        let log_rest = rest.ln() - self.best;
         let at_most = shown.last() - self.best;
-        // the server's rounding may leave a mean above the most
-        let mean = (log_rest - unseen.ln()).min(at_most);
-        let log_rest = mean + unseen.ln();
-        let concentrated = log_rest - at_most + at_most / self.temperature;
-        let even = unseen.ln() + mean / self.temperature;
-        let (one, other) = (concentrated.exp(), even.exp());
+        // what a difference from 1 leaves is as uncertain as the sum, and a small rest counts at high temperatures
+        let ends = [rest - SERVER_TOLERANCE, rest + SERVER_TOLERANCE].map(|rest| {
+            let mean = rest.max(0.0).ln() - self.best - unseen.ln();
+            let mean = mean.min(at_most);
+            let concentrated = mean + unseen.ln() - at_most + at_most / self.temperature;
+            let even = unseen.ln() + mean / self.temperature;
+            [concentrated.exp(), even.exp()]
+        });
+        let [[one, other], [another, last]] = ends;
         Span {
             low: one.min(other),
-            high: one.max(other),
+            high: another.max(last),
         }
     }
 
