@@ -159,6 +159,7 @@ fn every_text_has_contrast_and_nothing_is_wider_than_a_phone() {
                 "document.querySelectorAll('details').forEach(details => details.open = true)",
             );
             browser.click("button.t");
+            browser.leave();
             let faint = browser.eval(include_str!("browser/contrast.js"));
             assert_eq!(faint, serde_json::json!([]), "{scheme}");
             let widest = browser.eval("document.documentElement.scrollWidth");
@@ -360,10 +361,11 @@ fn the_picture_in_the_readme_is_one_of_a_page_and_small() {
     if std::env::var_os("LOGPROBS_UPDATE_PICTURE").is_some() {
         let mut browser = Browser::start().expect("Chromium is needed");
         browser.prefer("light");
-        browser.resize(960, 800);
+        browser.resize(960, 850);
         browser.open(&sample("sample_output_en/smollm2-135m-instruct.html"));
         browser.click("[popovertarget=s1p2t37]");
         browser.eval("document.querySelectorAll('.prompt')[1].scrollIntoView()");
+        browser.leave();
         std::fs::write(&picture, browser.screenshot()).expect("the picture is ours");
     }
     let pixels = std::fs::read(picture).expect("a picture");
@@ -413,20 +415,16 @@ fn the_chart_of_the_first_step_is_a_drawing_that_a_browser_shows() {
 #[cfg(feature = "png")]
 #[test]
 fn pixels_are_drawn_where_fonts_have_its_text_and_refused_where_not() {
-    use std::process::Command;
     let program = Program::new();
-    let fonts = |chars: &str| {
-        let output = Command::new("fc-list")
-            .arg(format!(":charset={chars}"))
-            .output();
-        output.is_ok_and(|output| !output.stdout.is_empty())
-    };
     let ran = program.run(&[&STEP1[..], &["--png", "c.png"]].concat());
-    if fonts("6cd5 56fd") {
-        ran.success();
+    if ran.code == Some(0) {
         let pixels = std::fs::read(program.path("c.png")).expect("the picture");
         assert!(pixels.starts_with(b"\x89PNG\r\n\x1a\n") && pixels.len() > 5000);
     } else {
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "a font for Chinese is needed"
+        );
         ran.refused(1, &["no font", "--svg"]);
         assert!(!program.path("c.png").exists());
     }

@@ -124,6 +124,12 @@ impl Browser {
         }
     }
 
+    /// Takes the mouse into a corner, where it points at nothing.
+    pub(crate) fn leave(&mut self) {
+        let event = json!({"type": "mouseMoved", "x": 1, "y": 1});
+        self.call("Input.dispatchMouseEvent", event);
+    }
+
     /// Presses a key: `Tab`, `Enter` or `Escape`.
     pub(crate) fn press(&mut self, key: &str) {
         let (code, text) = match key {
