@@ -3,7 +3,7 @@
 use logprobs::record::{PromptEntry, PromptRecord, Record, Run, Step};
 
 use super::stand_in::{Kind, StandIn, folder};
-use super::{GREEDY, SAMPLED, SHORT, ask};
+use super::{SAMPLED, SHORT, ask};
 use crate::program::{Program, Ran};
 
 /// Servers send f32, and their sums are f32's: 1e-6 of a nat is a few of its steps.
@@ -207,7 +207,8 @@ fn a_servers_own_tokenizer_gives_the_same_text() {
 #[test]
 fn a_new_field_of_a_servers_record_is_a_decision() {
     let server = StandIn::new(Kind::Vllm);
-    let ran = ask(&Program::new(), &server.url(), &GREEDY).success();
+    let few = ["--samples", "0", "--server-top", "5", "--mass", "1"];
+    let ran = ask(&Program::new(), &server.url(), &few).success();
     let record: serde_json::Value = serde_json::from_str(&ran.stdout).expect("a record");
     let keys = |pointer: &str| -> Vec<String> {
         let object = record.pointer(pointer).and_then(|value| value.as_object());
