@@ -468,3 +468,50 @@ fn poison(value: &mut Value, key: &str) {
         _ => {}
     }
 }
+
+#[test]
+fn the_page_has_both_records_and_what_moved() {
+    let program = Program::new();
+    let model = fixture("smollm").display().to_string();
+    for (name, seed) in [("a.json", "0"), ("b.json", "1")] {
+        let line = [
+            "--model",
+            &model,
+            "-p",
+            "<b>x</b>",
+            "--max-new-tokens",
+            "3",
+            "--temps",
+            "1.5",
+            "--seed",
+            seed,
+            "--out",
+            name,
+            "-q",
+        ];
+        program.run(&line).success();
+    }
+    let line = ["compare", "a.json", "b.json", "--html", "page.html"];
+    let ran = program.run(&line).success();
+    assert!(
+        ran.stderr.contains("written to page.html"),
+        "{}",
+        ran.stderr
+    );
+    let page = std::fs::read_to_string(program.path("page.html")).expect("a page");
+    for part in [
+        "A: <bdi>a.json</bdi>",
+        "B: <bdi>b.json</bdi>",
+        "within tolerance",
+        "settings.seed",
+        "&lt;b&gt;x",
+        "temperature 1.5",
+        "The 3 steps that both took",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+    assert!(!page.contains("<b>x") && page.contains("default-src 'none'"));
+    program
+        .run(&line)
+        .refused(1, &["page.html: exists already"]);
+}

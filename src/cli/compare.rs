@@ -16,6 +16,8 @@ pub struct CompareRequest {
     pub b: PathBuf,
     /// What is within tolerance.
     pub terms: CompareTerms,
+    /// A new file for the comparison as a page.
+    pub html: Option<PathBuf>,
     /// How the result is shown.
     pub print: PrintRequest,
 }
@@ -35,6 +37,7 @@ pub struct CompareTerms {
 pub(super) const COMPARE_EXAMPLES: &str = "\
 Examples:
   logprobs compare before.json after.json
+  logprobs compare before.json after.json --html difference.html
   logprobs compare cpu.json cuda.json --tolerance 0.1
   logprobs compare before.json after.json --strict --json | jq .findings
 
@@ -50,6 +53,9 @@ pub(super) struct CompareArgs {
     b: PathBuf,
     #[command(flatten)]
     terms: CompareTerms,
+    /// Write the comparison as a page of HTML, too
+    #[arg(long, value_name = "FILE.html", help_heading = "Report")]
+    html: Option<PathBuf>,
     #[command(flatten)]
     print: PrintRequest,
 }
@@ -77,6 +83,7 @@ impl CompareArgs {
             a: self.a,
             b: self.b,
             terms: self.terms,
+            html: self.html,
             print: self.print,
         })
     }

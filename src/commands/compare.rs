@@ -5,10 +5,13 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
+use super::report::write_page;
 use crate::analysis::compare::{Named, compare};
 use crate::cli::CompareRequest;
-use crate::recorded;
 use crate::report;
+use crate::report::html::Section;
+use crate::screen::Stderr;
+use crate::{output, recorded};
 
 /// The exit code of a check that failed.
 pub(super) const BEYOND: u8 = 3;
@@ -16,8 +19,9 @@ pub(super) const BEYOND: u8 = 3;
 /// Compares and prints. Exit code 3 says that the two are beyond tolerance.
 ///
 /// # Errors
-/// When a record cannot be read, or standard output fails.
+/// When a record cannot be read, standard output fails, or the page cannot be written.
 pub(crate) fn run(request: &CompareRequest) -> Result<ExitCode> {
+    request.html.as_deref().map_or(Ok(()), output::check_new)?;
     let read = |path: &Path| recorded::read_prompts(path).map(|record| (name(path), record));
     let ((name_a, a), (name_b, b)) = (read(&request.a)?, read(&request.b)?);
     let terms = &request.terms;
@@ -34,6 +38,9 @@ pub(crate) fn run(request: &CompareRequest) -> Result<ExitCode> {
         terms.strict,
     );
     super::print(&comparison, request.print, report::compare::table)?;
+    if let Some(html) = &request.html {
+        write_page(html, &[Section::Comparison(&comparison)], &Stderr::USUAL)?;
+    }
     Ok(match comparison.findings.is_empty() {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(BEYOND),

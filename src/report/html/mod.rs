@@ -5,6 +5,7 @@
 //! the template engine. A Content-Security-Policy in the page forbids all but its own styles, which it names by their hash;
 //! so there are no `style` attributes, and what is as long as a probability is drawn in SVG.
 
+mod compare;
 mod curve;
 mod prompt;
 mod run;
@@ -19,6 +20,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
+use crate::record::compare::Comparison;
 use crate::record::{ModelInfo, Record, Step, TemperatureStep1};
 use crate::report::templates::Templates;
 use crate::text::display::escape_line;
@@ -30,6 +32,8 @@ pub enum Section<'a> {
     Run(&'a Record),
     /// Of `temperature-step1`.
     Step1(&'a TemperatureStep1),
+    /// Of two records of the main command.
+    Comparison(&'a Comparison),
 }
 
 /// Writes a page with a section for each record, in their order.
@@ -48,6 +52,7 @@ pub fn write(sections: &[Section], out: &mut impl Write) -> io::Result<()> {
         match section {
             Section::Run(record) => run::write(record, number, &page, out)?,
             Section::Step1(record) => step1::write(record, number, &page, out)?,
+            Section::Comparison(both) => compare::write(both, number, &page, out)?,
         }
     }
     page.write("foot.html", &(), out)
@@ -55,12 +60,13 @@ pub fn write(sections: &[Section], out: &mut impl Write) -> io::Result<()> {
 
 const STYLE: &str = include_str!("page.css");
 
-const TEMPLATES: [(&str, &str); 6] = [
+const TEMPLATES: [(&str, &str); 7] = [
     ("head.html", include_str!("head.html")),
     ("facts.html", include_str!("facts.html")),
     ("run.html", include_str!("run.html")),
     ("prompt.html", include_str!("prompt.html")),
     ("step1.html", include_str!("step1.html")),
+    ("compare.html", include_str!("compare.html")),
     ("foot.html", include_str!("foot.html")),
 ];
 
@@ -75,13 +81,16 @@ struct Head {
 fn title(sections: &[Section]) -> String {
     let mut models: Vec<String> = Vec::new();
     for section in sections {
-        let model = match section {
-            Section::Run(record) => &record.model,
-            Section::Step1(record) => &record.model,
+        let of_section = match section {
+            Section::Run(record) => vec![&record.model],
+            Section::Step1(record) => vec![&record.model],
+            Section::Comparison(both) => vec![&both.a.model, &both.b.model],
         };
-        let id = escape_line(&model.id);
-        if !models.contains(&id) {
-            models.push(id);
+        for model in of_section {
+            let id = escape_line(&model.id);
+            if !models.contains(&id) {
+                models.push(id);
+            }
         }
     }
     models.join(", ")
