@@ -11,6 +11,7 @@ use crate::engine::{Engine, Local};
 use crate::explore::{Exploration, Plan, Progress, explore_all};
 use crate::input::Input;
 use crate::interrupt::Interrupt;
+use crate::model::LanguageModel;
 use crate::prompts::Prompt;
 use crate::record::{PROGRAM, PromptEntry, PromptError, PromptRecord, Record, SCHEMA, Settings};
 use crate::remote::Remote;
@@ -61,7 +62,10 @@ pub(crate) fn run(
         }
         Some(address) => {
             let candidates = request.candidates;
-            let remote = Remote::connect(address, model, chat, candidates, messages)?;
+            let mut remote = Remote::connect(address, model, chat, candidates, messages)?;
+            if let Some(date) = &request.template_date {
+                remote.repeat_date(date);
+            }
             run_on(&remote, request, prompts, messages, resume, follow)
         }
     }
@@ -175,7 +179,8 @@ impl<E: Engine> Job<'_, E> {
         let mut starts = starts.into_iter().enumerate();
         if let Some(model) = model {
             let longest = ids.iter().map(|ids| ids.len()).max().unwrap_or(0);
-            let positions = longest + plan.max_new_tokens;
+            let positions = longest.saturating_add(plan.max_new_tokens);
+            let positions = positions.min(model.max_positions());
             let batch = batch.unwrap_or_else(|| self.engine.batch(model, positions, self.messages));
             let bar = self.bar.clone();
             let is_over = self.is_over;

@@ -264,8 +264,8 @@ pub struct Step {
     pub top_logprobs: Vec<Candidate>,
 }
 
-/// What is known of a distribution of which the best candidates alone were shown. Their mass is exact, and so is that of the
-/// rest; how the rest shares it is not.
+/// What is known of a distribution of which the best candidates alone were shown. Their mass is known, and
+/// with it that of the rest, as well as the server adds up; how the rest shares it is not.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Bounds {
     /// How many candidates were shown.

@@ -129,6 +129,14 @@ impl Remote {
             has_thinking_switch,
         })
     }
+
+    /// Tells the local chat template, where there is one, the date of an earlier rendering.
+    pub(crate) fn repeat_date(&mut self, date: &str) {
+        let texts = self.texts.as_mut();
+        if let Some(template) = texts.and_then(|texts| texts.template.as_mut()) {
+            template.repeat_date(date);
+        }
+    }
 }
 
 impl Engine for Remote {

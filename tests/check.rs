@@ -294,6 +294,35 @@ fn a_record_of_a_folder_asks_for_the_model_and_wrong_values_are_refused() {
     check(&program, &fixture("smollm"), &[]).refused(1, &["golden.json: settings: mass 0 "]);
 }
 
+/// A model that cannot run today what it once did does not take the place of the record that it could.
+#[test]
+fn a_prompt_that_fails_today_leaves_the_golden_record_as_it_is() {
+    let program = Program::new();
+    let made = [
+        "-p",
+        "hello there",
+        "--samples",
+        "0",
+        "--max-new-tokens",
+        "1",
+    ];
+    golden(&program, &fixture("smollm"), &made).success();
+    let before = std::fs::read(program.path("golden.json")).expect("a record");
+    let short = program.copy("smollm", "smollm");
+    let config = std::fs::read_to_string(short.join("config.json")).expect("a config");
+    let mut config: Value = serde_json::from_str(&config).expect("JSON");
+    config["max_position_embeddings"] = json!(4);
+    program.write("smollm/config.json", config.to_string());
+    check(&program, &short, &["--update"]).refused(
+        3,
+        &["golden.json is not written: a prompt could not be run that it holds"],
+    );
+    assert_eq!(
+        std::fs::read(program.path("golden.json")).expect("a record"),
+        before
+    );
+}
+
 /// A model on the hub is found by its id, at the commit that was recorded, whatever the branch has by now.
 #[test]
 fn a_record_of_a_model_on_the_hub_is_made_again_at_its_commit() {

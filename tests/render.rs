@@ -379,4 +379,25 @@ fn the_schema_sees_what_is_missing_or_of_another_type() {
         .stdout;
     let score: Value = serde_json::from_str(&score).expect("JSON");
     validate(&self::schema(&program, "score"), &score).expect("a score");
+    for (subject, line) in [
+        ("compare", &["compare", "r.json", "r.json", "--json"][..]),
+        (
+            "audit",
+            &[
+                "audit",
+                "--model",
+                &model,
+                "-p",
+                "a",
+                "--max-new-tokens",
+                "2",
+                "--json",
+            ],
+        ),
+    ] {
+        let printed = program.run(line).success().stdout;
+        let value: Value = serde_json::from_str(&printed).expect("JSON");
+        validate(&self::schema(&program, subject), &value).expect(subject);
+        validate(&schema, &value).expect_err("it is no record of the main command");
+    }
 }

@@ -96,7 +96,9 @@ pub fn difference(
             }
         }
         let logprob = step.logprob(token);
-        difference.logprob = difference.logprob.max(logprob.abs());
+        if logprob.is_finite() {
+            difference.logprob = difference.logprob.max(logprob.abs());
+        }
         difference.num_beyond_tenth += usize::from(!BAND.contains(&logprob.exp()));
         let best = step.expected.best(candidates).into_iter();
         let finite = best

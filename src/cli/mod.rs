@@ -306,14 +306,14 @@ Examples:
   logprobs --server http://localhost:8000 --tokenizer Qwen/Qwen3-235B-A22B -p 'What is the capital of France?'
   logprobs temperature-step1 -p 'What is the capital of France?' --temps 0.5,1,2
   logprobs score -p 'What is the capital of France?' --completion 'The capital is Lyon.'
+  logprobs audit -p 'What is the capital of France?'
+  logprobs compare results/before.json results/after.json
+  logprobs check golden.json
+  logprobs report sample_output/demo.json --out page.html
   logprobs render results/run.json --format csv
   logprobs tokens 'What is the capital of France?' '法国的首都是哪里？'
   logprobs context --tokens 8k,max
   logprobs softmax 5 3 2.5 1 -1 --labels Paris,Lyon,France,a,banana
-  logprobs compare results/before.json results/after.json
-  logprobs check golden.json
-  logprobs audit -p 'What is the capital of France?'
-  logprobs report sample_output/demo.json --out page.html
 
 Exit codes: 0 done, 1 failed (or a prompt of several did), 2 wrong usage, 3 a check failed, 130 interrupted";
 
@@ -325,6 +325,18 @@ enum Command {
     /// Show how probable a given text is, token by token, and named candidates beside it
     #[command(after_help = SCORE_EXAMPLES)]
     Score(Box<ScoreArgs>),
+    /// Compute a greedy run again in other ways: threads, batch, kernels, bf16; does the reply change?
+    #[command(after_help = AUDIT_EXAMPLES)]
+    Audit(Box<AuditArgs>),
+    /// Compare two records of the same prompts: where replies part, and how far their numbers are from each other
+    #[command(after_help = COMPARE_EXAMPLES)]
+    Compare(CompareArgs),
+    /// Run again what a record says and compare: a run held in CI
+    #[command(after_help = CHECK_EXAMPLES)]
+    Check(Box<CheckArgs>),
+    /// Make one page of HTML of records: heat maps, charts, samples, trees; it needs no network
+    #[command(after_help = REPORT_EXAMPLES)]
+    Report(ReportArgs),
     /// Turn a record into a table, Markdown, CSV, JSON or the OpenAI shape
     #[command(after_help = RENDER_EXAMPLES)]
     Render(RenderRequest),
@@ -340,18 +352,6 @@ enum Command {
     /// Turn logits into probabilities, filter them and draw: the arithmetic itself, without a model
     #[command(after_help = SOFTMAX_EXAMPLES)]
     Softmax(Box<SoftmaxArgs>),
-    /// Compare two records of the same prompts: where replies part, and how far their numbers are from each other
-    #[command(after_help = COMPARE_EXAMPLES)]
-    Compare(CompareArgs),
-    /// Run again what a record says and compare: a run held in CI
-    #[command(after_help = CHECK_EXAMPLES)]
-    Check(Box<CheckArgs>),
-    /// Compute a greedy run again in other ways: threads, batch, kernels, bf16; does the reply change?
-    #[command(after_help = AUDIT_EXAMPLES)]
-    Audit(Box<AuditArgs>),
-    /// Make one page of HTML of records: heat maps, charts, samples, trees; it needs no network
-    #[command(after_help = REPORT_EXAMPLES)]
-    Report(ReportArgs),
     /// Print a completion script for a shell
     #[command(
         after_help = "Example:\n  logprobs completions bash > ~/.local/share/bash-completion/completions/logprobs"

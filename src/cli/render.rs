@@ -58,6 +58,10 @@ pub enum SchemaSubject {
     TemperatureStep1,
     /// What score writes
     Score,
+    /// What audit prints with --json
+    Audit,
+    /// What compare and check print with --json
+    Compare,
 }
 
 pub(super) const RENDER_EXAMPLES: &str = "\

@@ -19,7 +19,7 @@ pub struct Step1Request {
     pub output: OutputRequest,
     /// A file for the chart as SVG, which must not exist.
     pub svg: Option<PathBuf>,
-    /// A file for the chart as PNG, which must not exist; only in programs that were built with the feature `png`.
+    /// A file for the chart as PNG, which must not exist; only in programs built with the feature `png`, as they are unless it is left out.
     pub png: Option<PathBuf>,
     /// The prompt; `None` is the first built-in one.
     pub prompt: Option<String>,
@@ -59,7 +59,7 @@ pub(super) struct Step1Args {
     /// Draw the table as a chart, too; the file must not exist yet
     #[arg(long, value_name = "FILE.svg", help_heading = "Report")]
     svg: Option<PathBuf>,
-    /// The same as a PNG, in a program that was built with --features png
+    /// A file for the same as a PNG; its letters come from this machine's fonts
     #[arg(long, value_name = "FILE.png", help_heading = "Report")]
     png: Option<PathBuf>,
     #[command(flatten)]
@@ -72,7 +72,7 @@ impl Step1Args {
     pub(super) fn into_request(self) -> Result<Step1Request, String> {
         if self.png.is_some() && cfg!(not(feature = "png")) {
             return Err(
-                "--png needs a program that was built for it (cargo install --path . --locked --features png; --svg draws the same)"
+                "this program was built without --png (build it with the feature png, or take --svg, which draws the same)"
                     .to_owned(),
             );
         }

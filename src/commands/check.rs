@@ -11,7 +11,7 @@ use crate::analysis::compare::gates::{self, Gates, is_gate};
 use crate::analysis::compare::{Named, compare};
 use crate::cli::CheckRequest;
 use crate::record::Record;
-use crate::record::compare::Comparison;
+use crate::record::compare::{Comparison, Finding, What, Which};
 use crate::report::json;
 use crate::screen::Stderr;
 use crate::text::display::escape_line;
@@ -94,9 +94,21 @@ fn update(
     messages: &Stderr,
 ) -> Result<bool> {
     let name = golden.display().to_string();
-    if comparison.findings.iter().any(is_gate) {
-        messages.warn(&format!("{name} is not written: a gate stops this run"));
-        return Ok(false);
+    let has_failed = |finding: &Finding| matches!(finding.what, What::Failed { from: Which::B });
+    for (is_stopped, why) in [
+        (
+            comparison.findings.iter().any(is_gate),
+            "a gate stops this run",
+        ),
+        (
+            comparison.findings.iter().any(has_failed),
+            "a prompt could not be run that it holds",
+        ),
+    ] {
+        if is_stopped {
+            messages.warn(&format!("{name} is not written: {why}"));
+            return Ok(false);
+        }
     }
     let mut bytes = Vec::new();
     let is_lines = golden

@@ -41,67 +41,17 @@ pub(crate) fn run(request: &Step1Request) -> Result<ExitCode> {
     let prompt = Prompt::from(request.prompt.as_deref().unwrap_or(prompts::BUILT_IN[0]));
     let messages = Stderr::new(&request.output);
     let (model, chat) = (&request.model, &request.chat);
-    match &model.server.server {
-        None => run_on(
+    let record = match &model.server.server {
+        None => computed(
             &Local::open(model, chat, &messages)?,
             prompt,
             request,
             &messages,
-        ),
+        )?,
         Some(address) => {
             let remote = Remote::connect(address, model, chat, request.candidates, &messages)?;
-            run_on(&remote, prompt, request, &messages)
+            computed(&remote, prompt, request, &messages)?
         }
-    }
-}
-
-fn run_on<E: Engine>(
-    engine: &E,
-    prompt: Prompt,
-    request: &Step1Request,
-    messages: &Stderr,
-) -> Result<ExitCode> {
-    let input = engine.input(&prompt, &request.chat, 1)?;
-    let model = engine.load(messages)?;
-    let mut row = model.start();
-    let shown = model.extend(&mut row, &input.ids)?;
-    let (outlook, distribution) = whole(&model, &row, shown)?;
-
-    let best = distribution.best(request.candidates);
-    let columns: Vec<Vec<f64>> = request
-        .temperatures
-        .iter()
-        .map(|&t| distribution.probs_at(t))
-        .collect();
-    let vocabulary = engine.vocabulary();
-    vocabulary.learn(&best.iter().copied().collect(), &[])?;
-    engine.close(messages);
-    let transcript = Transcript {
-        vocabulary,
-        threshold: 0.0,
-    };
-    let candidate = |&id: &u32| {
-        let probs = columns
-            .iter()
-            .map(|probs| probs[id as usize] as f32)
-            .collect();
-        transcript.tempered(id, outlook.logit(id), probs)
-    };
-    let rest = |probs: &Vec<f64>| {
-        let listed = |id: usize| best.iter().any(|&best| best as usize == id);
-        let others = probs.iter().enumerate().filter(|&(id, _)| !listed(id));
-        others.map(|(_, prob)| prob).sum::<f64>()
-    };
-    let record = TemperatureStep1 {
-        schema: SCHEMA,
-        program: PROGRAM.to_owned(),
-        model: engine.info(),
-        prompt: prompt.prompt,
-        rendered: input.text,
-        prompt_token_ids: input.ids,
-        temperatures: request.temperatures.clone(),
-        candidates: best.iter().map(candidate).collect(),
-        rest: columns.iter().map(|probs| rest(probs) as f32).collect(),
     };
     let mut screen = Screen::new(&request.output);
     screen.show(|out, _| table::temperature_step1(&record, out));
@@ -137,6 +87,57 @@ fn run_on<E: Engine>(
     }
     screen.close()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Computes the first step.
+fn computed<E: Engine>(
+    engine: &E,
+    prompt: Prompt,
+    request: &Step1Request,
+    messages: &Stderr,
+) -> Result<TemperatureStep1> {
+    let input = engine.input(&prompt, &request.chat, 1)?;
+    let model = engine.load(messages)?;
+    let mut row = model.start();
+    let shown = model.extend(&mut row, &input.ids)?;
+    let (outlook, distribution) = whole(&model, &row, shown)?;
+
+    let best = distribution.best(request.candidates);
+    let columns: Vec<Vec<f64>> = request
+        .temperatures
+        .iter()
+        .map(|&t| distribution.probs_at(t))
+        .collect();
+    let vocabulary = engine.vocabulary();
+    vocabulary.learn(&best.iter().copied().collect(), &[])?;
+    engine.close(messages);
+    let transcript = Transcript {
+        vocabulary,
+        threshold: 0.0,
+    };
+    let candidate = |&id: &u32| {
+        let probs = columns
+            .iter()
+            .map(|probs| probs[id as usize] as f32)
+            .collect();
+        transcript.tempered(id, outlook.logit(id), probs)
+    };
+    let rest = |probs: &Vec<f64>| {
+        let listed = |id: usize| best.iter().any(|&best| best as usize == id);
+        let others = probs.iter().enumerate().filter(|&(id, _)| !listed(id));
+        others.map(|(_, prob)| prob).sum::<f64>()
+    };
+    Ok(TemperatureStep1 {
+        schema: SCHEMA,
+        program: PROGRAM.to_owned(),
+        model: engine.info(),
+        prompt: prompt.prompt,
+        rendered: input.text,
+        prompt_token_ids: input.ids,
+        temperatures: request.temperatures.clone(),
+        candidates: best.iter().map(candidate).collect(),
+        rest: columns.iter().map(|probs| rest(probs) as f32).collect(),
+    })
 }
 
 /// Has a model show all of a distribution: the probabilities at other temperatures need every candidate.

@@ -155,11 +155,14 @@ impl Shown {
 
     /// Returns the log-probabilities of all candidates in id order, as f32; `None` where not all were shown.
     pub fn to_logprobs(&self) -> Option<Vec<f32>> {
+        if self.num_unseen() > 0 {
+            return None;
+        }
         let mut logprobs = vec![f32::NEG_INFINITY; self.vocab_size];
         for (&id, &logprob) in self.ids.iter().zip(&self.logprobs) {
             logprobs[id as usize] = logprob as f32;
         }
-        (self.num_unseen() == 0).then_some(logprobs)
+        Some(logprobs)
     }
 
     /// Returns a token's place in the order, 1 for the best; `None` where that is open.
@@ -274,12 +277,14 @@ impl Shown {
     fn entropy(&self) -> Span<f64> {
         let possible = self.logprobs.iter().filter(|logprob| logprob.is_finite());
         let shown: f64 = possible.map(|logprob| -logprob.exp() * logprob).sum();
-        let (rest, unseen) = (self.rest_mass, self.num_unseen() as f64);
-        let of_rest = match rest > 0.0 && unseen > 0.0 {
-            // in this order even where the server's rounding leaves more mass than fits
+        let unseen = self.num_unseen() as f64;
+        // what a difference from 1 leaves is as uncertain as the sum
+        let most = (self.rest_mass + SERVER_TOLERANCE).min(unseen * self.last().exp());
+        let least = (self.rest_mass - SERVER_TOLERANCE).clamp(0.0, most);
+        let of_rest = match most > 0.0 {
             true => Span {
-                low: (-rest * self.last()).min(rest * (unseen / rest).ln()),
-                high: rest * (unseen / rest).ln(),
+                low: -least * self.last(),
+                high: most * (unseen / most).ln(),
             },
             false => Span::exactly(0.0),
         };

@@ -121,7 +121,8 @@ impl<'a> Grove<'a> {
                 run.trace.steps.len()
             }
         };
-        self.runs.iter().map(done).sum()
+        let done = self.runs.iter().map(done);
+        done.fold(0, usize::saturating_add)
     }
 
     /// Returns the traces of all runs.

@@ -195,9 +195,14 @@ pub fn explore_all<M: LanguageModel>(
         let is_complete = handed_out == prompts.len();
         let unfinished = all.live.iter().map(|live| live.grove.num_done());
         let complete = begun - all.live.len();
+        // a limit may be as large as a number can be
+        let of = |prompts: usize| {
+            let runs = prompts.saturating_mul(num_runs);
+            runs.saturating_mul(plan.max_new_tokens)
+        };
         let progress = Progress {
-            done: unfinished.sum::<usize>() + complete * num_runs * plan.max_new_tokens,
-            total: prompts.len() * num_runs * plan.max_new_tokens,
+            done: unfinished.fold(of(complete), usize::saturating_add),
+            total: of(prompts.len()),
         };
         // complete: an interruption from here on takes nothing away
         if watch(progress).is_break() || is_complete {

@@ -3,12 +3,13 @@
 //! Which runs there are depends on the processor and its memory, and the numbers of tensor operations on the machine: unlike
 //! other records this one describes a machine, too.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::record::{Candidate, FinishReason, ModelInfo};
 
 /// An audit of some prompts.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Audit {
     /// [`SCHEMA`](crate::record::SCHEMA).
     pub schema: u32,
@@ -25,7 +26,7 @@ pub struct Audit {
 }
 
 /// What holds for every prompt of an [`Audit`]; the names are those of [`Settings`](crate::record::Settings).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AuditSettings {
     /// A run ends at this many steps at the latest.
     pub max_new_tokens: usize,
@@ -50,7 +51,7 @@ pub struct AuditSettings {
 }
 
 /// A prompt, its reference and the other runs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AuditedPrompt {
     /// As it was given.
     pub prompt: String,
@@ -67,7 +68,7 @@ pub struct AuditedPrompt {
 }
 
 /// What a run replied.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AuditedReply {
     /// The reply, without control tokens.
     pub text: String,
@@ -78,7 +79,7 @@ pub struct AuditedReply {
 }
 
 /// One token of the reference.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AuditedStep {
     /// The token with its probability.
     #[serde(flatten)]
@@ -88,7 +89,7 @@ pub struct AuditedStep {
 }
 
 /// What computes runs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EngineInfo {
     /// The kernels that compute matrix products (`avx512`, `avx2`, `portable`), or `tensors`: candle's operations.
     pub products: String,
@@ -101,7 +102,7 @@ pub struct EngineInfo {
 }
 
 /// The same run, computed in another way.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Variant {
     /// What computed it.
     #[serde(flatten)]
@@ -121,7 +122,7 @@ pub struct Variant {
 }
 
 /// How far a run is from another after the same tokens.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AuditDifference {
     /// Whether every logit of every step has the same bits.
     pub same_bits: bool,
@@ -142,7 +143,7 @@ pub struct AuditDifference {
 }
 
 /// A step at which two runs chose differently after the same tokens.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AuditFlip {
     /// 1 for the first token.
     pub step: usize,
@@ -153,7 +154,7 @@ pub struct AuditFlip {
 }
 
 /// A token with its probability in two runs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FlippedToken {
     /// Its id.
     pub token_id: u32,
@@ -170,7 +171,7 @@ pub struct FlippedToken {
 }
 
 /// What could not be computed.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Skipped {
     /// What should have computed.
     #[serde(flatten)]

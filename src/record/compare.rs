@@ -3,13 +3,14 @@
 //! A is the record that was named first, or the golden one; B is the other, or the run of today. Differences are B's and A's
 //! absolute ones; log-probabilities are natural. Steps and prompts are counted from 1.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Candidate, ModelInfo};
 
 /// Two records beside each other.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Comparison {
     /// [`SCHEMA`](super::SCHEMA).
     pub schema: u32,
@@ -36,7 +37,7 @@ pub struct Comparison {
 }
 
 /// Where one side's numbers come from.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Side {
     /// Its file, as it was named.
     pub name: String,
@@ -47,7 +48,7 @@ pub struct Side {
 }
 
 /// A field of the records that is not the same in both.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Difference {
     /// Its path in the record: `settings.seed`.
     pub field: String,
@@ -58,7 +59,7 @@ pub struct Difference {
 }
 
 /// How far log-probabilities may be from each other.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Tolerance {
     /// The largest difference of two log-probabilities that is within it.
     pub value: f64,
@@ -67,7 +68,7 @@ pub struct Tolerance {
 }
 
 /// Something of one prompt that is beyond the tolerance, or fails a gate.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
     /// Which entry of `prompts`.
     pub prompt: usize,
@@ -77,7 +78,7 @@ pub struct Finding {
 }
 
 /// What is beyond the tolerance, or fails a gate.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum What {
     /// Only one record has the prompt.
@@ -134,7 +135,7 @@ pub enum What {
 }
 
 /// One of the two records.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Which {
     /// The first, or golden one.
@@ -144,7 +145,7 @@ pub enum Which {
 }
 
 /// All prompts together.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Totals {
     /// Prompts whose greedy replies are compared step by step.
     pub compared: usize,
@@ -157,7 +158,7 @@ pub struct Totals {
 }
 
 /// One prompt in both records.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PromptComparison {
     /// The name that the prompts file gave it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -177,7 +178,7 @@ pub struct PromptComparison {
 }
 
 /// What became of a prompt in one record.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Outcome {
     /// Its place among the record's prompts.
     pub number: usize,
@@ -188,7 +189,7 @@ pub struct Outcome {
 }
 
 /// Two greedy replies to the same tokens.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GreedyComparison {
     /// Steps of A's reply.
     pub steps_a: usize,
@@ -210,7 +211,7 @@ pub struct GreedyComparison {
 }
 
 /// Differences, absolute ones.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Spread {
     /// How many there are; at least 1.
     pub count: usize,
@@ -223,7 +224,7 @@ pub struct Spread {
 }
 
 /// How far two distributions are from each other, as far as their listed candidates tell.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Divergence {
     /// The Kullback-Leibler divergence of B from A, in nats, is at least this; at least 0.
     pub kl_lower: f32,
@@ -236,7 +237,7 @@ pub struct Divergence {
 }
 
 /// A step at which both replies have the same context and took the same token.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StepComparison {
     /// Id of the token.
     pub token_id: u32,
@@ -266,7 +267,7 @@ pub struct StepComparison {
 }
 
 /// The first step at which two greedy replies differ. Both saw the same context there.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FirstDifference {
     /// Where it is.
     pub step: usize,
@@ -290,7 +291,7 @@ pub struct FirstDifference {
 }
 
 /// How a record weighs a token.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Weight {
     /// Natural logarithm of `prob`; null where that is 0.
     pub logprob: Option<f32>,
@@ -301,7 +302,7 @@ pub struct Weight {
 }
 
 /// The samples of one setting.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SweepComparison {
     /// The setting in words.
     pub label: String,
@@ -318,7 +319,7 @@ pub struct SweepComparison {
 }
 
 /// How many replies there are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Replies {
     /// The runs of the setting.
     pub runs: usize,
@@ -327,7 +328,7 @@ pub struct Replies {
 }
 
 /// Where a sampled run differs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SampleDifference {
     /// Index of the run in both.
     pub run: u32,

@@ -13,12 +13,15 @@ use crate::record::{
 };
 use crate::text::display::{cell, escape_line};
 
+/// Candidates that have columns at most; no spreadsheet has room for many more.
+const MOST_CANDIDATES: usize = 4096;
+
 /// Writes every step of a record. A prompt that could not be run is a row with its error.
 ///
 /// # Errors
 /// When `out` fails.
 pub fn record(record: &Record, out: &mut impl Write) -> io::Result<()> {
-    let num_candidates = record.settings.candidates;
+    let num_candidates = record.settings.candidates.min(MOST_CANDIDATES);
     let mut rows = begin(out)?;
     let titles = [
         "prompt_number",
@@ -170,7 +173,12 @@ impl Place<'_> {
                     self::number(candidate.prob),
                 ]
             };
-            row.extend(step.top_logprobs.iter().flat_map(pair));
+            row.extend(
+                step.top_logprobs
+                    .iter()
+                    .take(MOST_CANDIDATES)
+                    .flat_map(pair),
+            );
             // fewer candidates than asked for leave their cells empty
             row.resize(self.columns, String::new());
             rows.write_record(&row)?;

@@ -161,5 +161,5 @@ fn top_token(candidate: &Candidate, is_kept: bool) -> TopToken<'_> {
 }
 
 fn text_bytes(bytes: &[u8], is_special: bool) -> Option<&[u8]> {
-    (!is_special).then_some(bytes)
+    (!is_special && !bytes.is_empty()).then_some(bytes)
 }

@@ -169,9 +169,10 @@ pub(super) fn model(program: &str, model: &ModelInfo, out: &mut impl Write) -> i
         };
         return writeln!(
             out,
-            "{program}: {BOLD}{}{BOLD:#} ({} {}, vocabulary of {}{shown})",
+            "{}: {BOLD}{}{BOLD:#} ({} {}, vocabulary of {}{shown})",
+            escape_line(program),
             escape_line(&model.id),
-            server.kind,
+            escape_line(&server.kind),
             escape_line(&server.version),
             model.vocab_size,
         );

@@ -24,7 +24,10 @@ impl Wanted {
     /// # Errors
     /// When it is not there, or nobody chose between several.
     pub(super) fn among(&self, names: &[&str]) -> Result<usize> {
-        if let Some(place) = names.iter().position(|name| *name == self.name) {
+        let is_called = |name: &&str| *name == self.name;
+        let is_short = |name: &&str| last_part(name) == self.name;
+        let named = names.iter().position(is_called);
+        if let Some(place) = named.or_else(|| names.iter().position(is_short)) {
             return Ok(place);
         }
         let served = names.join(", ");
@@ -39,6 +42,17 @@ impl Wanted {
                 self.name
             ),
         }
+    }
+}
+
+/// Returns what a record calls a model: of a path, the last part.
+pub(super) fn last_part(name: &str) -> &str {
+    match name.starts_with(['/', '.', '~']) || name.contains('\\') {
+        true => { name.trim_end_matches(['/', '\\']) }
+            .rsplit(['/', '\\'])
+            .next()
+            .unwrap_or(name),
+        false => name,
     }
 }
 

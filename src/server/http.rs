@@ -312,8 +312,9 @@ impl Answer {
     /// Returns the server's own words, at most a few lines of them.
     pub(super) fn message(&self) -> String {
         const MOST: usize = 400;
-        let text = String::from_utf8_lossy(&self.body[..self.body.len().min(1 << 16)]);
-        let json: Value = serde_json::from_slice(&self.body).unwrap_or_default();
+        let head = &self.body[..self.body.len().min(1 << 16)];
+        let text = String::from_utf8_lossy(head);
+        let json: Value = serde_json::from_slice(head).unwrap_or_default();
         let said = [
             &json["error"]["message"],
             &json["error"],

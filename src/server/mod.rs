@@ -26,11 +26,14 @@ use crate::record::ServerInfo;
 use crate::text::chat::Messages;
 use crate::text::tokenizer::{Reply, Token};
 use crate::transcript::Vocabulary;
-use dialect::{Asked, Best, Dialect, Served};
+use dialect::{Asked, Best, Dialect, Served, last_part};
 use http::Client;
 use llama_cpp::LlamaCpp;
 use names::Names;
 use vllm::Vllm;
+
+/// Sizes that a vocabulary may have; the largest ones known have some 300,000 tokens.
+const VOCABULARIES: std::ops::RangeInclusive<usize> = 2..=1 << 22;
 
 /// Candidates of one request, all its prompts together: what an answer of some tens of megabytes holds.
 const MOST_ENTRIES: usize = 1 << 19;
@@ -93,14 +96,22 @@ impl Server {
         let client = Client::new(options.address.clone(), options.timeout)?;
         let found = detect(&client, &options.model);
         let (dialect, served) = found.with_context(|| format!("--server {}", options.address))?;
+        ensure!(
+            VOCABULARIES.contains(&served.vocab_size) && served.most > 0,
+            "the server claims a vocabulary of {} of which it shows {} (expected {} to {}, and at least 1)",
+            served.vocab_size,
+            served.most,
+            VOCABULARIES.start(),
+            VOCABULARIES.end()
+        );
         let top = match options.top {
             None => served.vocab_size,
             Some(top) => top.min(served.vocab_size),
         };
         ensure!(
             top <= served.most,
-            "the server shows {} candidates at most, {top} were asked for (start it with --max-logprobs -1, or ask for less with \
-             --server-top {})",
+            "the server shows {} candidates at most, {top} were asked for (start it with --max-logprobs -1, or ask for {} at \
+             most with --server-top and --candidates)",
             served.most,
             served.most
         );
@@ -119,14 +130,7 @@ impl Server {
 
     /// Returns what the server calls the model; of a path, the last part.
     pub fn model_name(&self) -> &str {
-        let name = self.inner.served.model.as_str();
-        match name.starts_with(['/', '.', '~']) || name.contains('\\') {
-            true => { name.trim_end_matches(['/', '\\']) }
-                .rsplit(['/', '\\'])
-                .next()
-                .unwrap_or(name),
-            false => name,
-        }
+        last_part(&self.inner.served.model)
     }
 
     /// Returns what a record says of the server; `tokenizer` names the local one that is used, if one is.
@@ -266,8 +270,9 @@ impl Inner {
                 let fine = Shown::from_best(self.served.vocab_size, best);
                 fine.with_context(|| format!("the server shows no log-probabilities ({ADVICE})"))?;
             }
+            let first = *logprobs.first().context("the server shows no candidates")?;
             let last = logprobs.iter().rfind(|logprob| logprob.is_finite());
-            Ok(logprobs[0] - last.copied().unwrap_or(logprobs[0]))
+            Ok(first - last.copied().unwrap_or(first))
         };
         let (cold, warm) = (gap(0.0)?, gap(2.0)?);
         ensure!(

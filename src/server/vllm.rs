@@ -148,8 +148,12 @@ impl Vllm {
 
     /// Refuses a text in which the server finds a control token: it cannot be told to take it for text.
     fn check_plain(&self, client: &Client, text: &str) -> Result<()> {
-        for (id, bytes) in self.spell(client, text)? {
-            let name = String::from_utf8_lossy(&bytes);
+        let Tokenized { tokens, token_strs } =
+            self.tokenize(client, spelling(&self.model, text))?;
+        let names = token_strs.filter(|names| names.len() == tokens.len());
+        let names = names
+            .context("/tokenize gives no token_strs (expected one a token; give --tokenizer)")?;
+        for (id, name) in tokens.into_iter().zip(names) {
             ensure!(
                 !looks_like_control(&name) || self.force(client, id)?.is_text,
                 "the text holds the control token {name}, which this server parses in any text (give --tokenizer, which does not)"
@@ -161,6 +165,11 @@ impl Vllm {
     fn tokenize(&self, client: &Client, body: Value) -> Result<Tokenized> {
         client.post("/tokenize", &body, SMALL)?.read("/tokenize")
     }
+}
+
+/// Asks how a text is cut, with the symbols of its tokens.
+fn spelling(model: &str, text: &str) -> Value {
+    json!({"model": model, "prompt": text, "add_special_tokens": false, "return_token_strs": true})
 }
 
 /// "Requested sample logprobs of 49152, which is greater than max allowed: 20".
@@ -212,10 +221,8 @@ impl Dialect for Vllm {
     }
 
     fn spell(&self, client: &Client, text: &str) -> Result<Vec<(u32, Vec<u8>)>> {
-        let body = json!({
-            "model": self.model, "prompt": text, "add_special_tokens": false, "return_token_strs": true,
-        });
-        let Tokenized { tokens, token_strs } = self.tokenize(client, body)?;
+        let Tokenized { tokens, token_strs } =
+            self.tokenize(client, spelling(&self.model, text))?;
         let symbols = token_strs.unwrap_or_default();
         let spelt = tokens.into_iter().zip(symbols).filter_map(|(id, symbols)| {
             let bytes: Option<Vec<u8>> = symbols.chars().map(byte_level::byte_of).collect();

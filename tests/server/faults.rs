@@ -50,7 +50,7 @@ fn an_answer_that_cannot_be_right_is_refused() {
             Fault::Fewer,
             "candidates (expected the 50 that were asked for)",
         ),
-        (Fault::NoBest, "expected"),
+        (Fault::NoBest, "the others can have"),
         (Fault::Truncated, "answers with something else"),
     ] {
         let said = refused(fault, &GREEDY);

@@ -133,7 +133,7 @@ impl Auditor<'_> {
         }
         let decoder = load(self.checkpoint, &engine.compute, messages)?;
         if is_first {
-            let most = self.plan.max_new_tokens * inputs.len();
+            let most = self.plan.max_new_tokens.saturating_mul(inputs.len());
             let bar = progress::bar("reference", most as u64, false);
             let done = self.refer(&decoder, inputs, &bar);
             bar.finish_and_clear();
@@ -161,7 +161,7 @@ impl Auditor<'_> {
         bar: &ProgressBar,
     ) -> Result<ControlFlow<()>> {
         for (index, input) in inputs.iter().enumerate() {
-            let before = index * self.plan.max_new_tokens;
+            let before = index.saturating_mul(self.plan.max_new_tokens);
             let mut watch = watch(bar, before, self.interrupt);
             let Some(reference) = reference(decoder, &input.ids, &self.plan, &mut watch)? else {
                 return Ok(ControlFlow::Break(()));
