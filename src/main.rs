@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use logprobs::cli::Request;
-use logprobs::text::display::escape_text;
+use logprobs::text::display::{escape_line, escape_text};
 
 fn main() -> ExitCode {
     let request = match Request::parse(std::env::args_os()) {
@@ -16,7 +16,7 @@ fn main() -> ExitCode {
         Err(help) => help.exit(),
     };
     logprobs::run::run(&request).unwrap_or_else(|error| {
-        say(&format!("error: {error:#}"));
+        say(&escape_line(&format!("error: {error:#}")));
         ExitCode::FAILURE
     })
 }

@@ -5,7 +5,7 @@
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
@@ -41,18 +41,26 @@ pub fn write_new(
     bail!("{}: every name is taken", folder.display())
 }
 
-/// Writes a file that may be there already and is then replaced as a whole; its folder is made if need be.
+/// Writes a file that may be there already and is then replaced as a whole, with its permissions, at the end of its links;
+/// its folder is made if need be.
 ///
 /// # Errors
-/// When it cannot be written; then the old file is as it was.
+/// When it cannot be written or is read-only; then the old file is as it was.
 pub fn replace(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
+    let linked = path.canonicalize();
+    let path = linked.as_deref().unwrap_or(path);
+    check_replaceable(path)?;
     let folder = folder_of(path);
     make_folder(folder)?;
     let file = write_temporary(folder, write)?;
-    file.persist(path)
-        .map_err(|error| error.error)
-        .with_context(|| format!("{}: cannot be written", path.display()))?;
-    Ok(())
+    let replaced = || -> io::Result<()> {
+        if let Ok(old) = path.metadata() {
+            file.as_file().set_permissions(old.permissions())?;
+        }
+        file.persist(path)?;
+        Ok(())
+    };
+    replaced().with_context(|| format!("{}: cannot be written", path.display()))
 }
 
 /// Checks before any work that `path` can become a new file.
@@ -72,8 +80,16 @@ pub fn check_new(path: &Path) -> Result<()> {
 /// Checks before any work that the file `path` can be replaced.
 ///
 /// # Errors
-/// When nothing can be written beside it.
+/// When it is read-only, or nothing can be written beside it.
 pub fn check_replaceable(path: &Path) -> Result<()> {
+    let is_read_only = path
+        .metadata()
+        .is_ok_and(|old| old.permissions().readonly());
+    ensure!(
+        !is_read_only,
+        "{}: is read-only and is not replaced (change its permissions, or choose another name)",
+        path.display()
+    );
     check_folder(folder_of(path))
 }
 
@@ -228,6 +244,30 @@ mod tests {
         assert!(failed.is_err());
         assert_eq!(std::fs::read_to_string(&path)?, "old");
         assert_eq!(names(folder.path()), ["r.json"]);
+        Ok(())
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_is_replaced_keeps_its_permissions_and_its_links() -> Result<()> {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir()?;
+        let (path, link) = (
+            folder.path().join("r.json"),
+            folder.path().join("link.json"),
+        );
+        std::fs::write(&path, "old")?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        std::os::unix::fs::symlink(&path, &link)?;
+        replace(&link, |file| file.write_all(b"new"))?;
+        assert_eq!(std::fs::read_to_string(&path)?, "new");
+        assert!(link.symlink_metadata()?.is_symlink());
+        assert_eq!(path.metadata()?.permissions().mode() & 0o777, 0o600);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o444))?;
+        let refused = replace(&path, |file| file.write_all(b"newer"));
+        let error = refused.expect_err("read-only").to_string();
+        assert!(error.contains("is read-only"), "{error}");
+        assert_eq!(std::fs::read_to_string(&path)?, "new");
         Ok(())
     }
 

@@ -24,8 +24,8 @@ pub(crate) enum Recorded {
 /// A record of prompts, as far as its file goes.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Partial {
-    /// The prompts that are there.
-    pub(crate) record: Record,
+    /// The prompts that are there; `None` where not even the first line is whole.
+    pub(crate) record: Option<Record>,
     /// The number of a last line that its writer did not finish.
     pub(crate) cut_line: Option<usize>,
 }
@@ -35,7 +35,7 @@ pub(crate) struct Partial {
 /// # Errors
 /// When the file cannot be read, or is no such record.
 pub(crate) fn read(path: &Path) -> Result<Recorded> {
-    let (name, bytes) = content(path)?;
+    let (name, bytes) = read_bytes(path)?;
     let recorded = match kind(&bytes) {
         Ok(Kind::Step1) => parse_one(&bytes).map(Recorded::Step1),
         Ok(Kind::Prompts) => parse_prompts(&bytes).and_then(whole).map(Recorded::Prompts),
@@ -49,18 +49,43 @@ pub(crate) fn read(path: &Path) -> Result<Recorded> {
 /// # Errors
 /// When the file cannot be read, or is no such record, or ends in the middle of a line.
 pub(crate) fn read_prompts(path: &Path) -> Result<Record> {
-    let (name, bytes) = content(path)?;
+    let (name, bytes) = read_bytes(path)?;
     let partial = prompts(&bytes);
     partial.and_then(whole).with_context(|| name)
 }
 
-/// Reads what there is of a record of the main command: the last line of a file of lines may be cut off.
+/// Reads what there is of a record of the main command: the last line of a file of lines may be cut off, and be its first.
 ///
 /// # Errors
 /// When the file cannot be read or is no such record.
 pub(crate) fn read_partial(path: &Path) -> Result<Partial> {
-    let (name, bytes) = content(path)?;
-    prompts(&bytes).with_context(|| name)
+    let (name, bytes) = read_bytes(path)?;
+    let is_lines = path
+        .extension()
+        .is_some_and(|extension| extension == "jsonl");
+    let first = Deserializer::from_slice(&bytes)
+        .into_iter::<IgnoredAny>()
+        .next();
+    match first {
+        None if is_lines => Ok(Partial {
+            record: None,
+            cut_line: None,
+        }),
+        Some(Err(error)) if is_lines && error.is_eof() => Ok(Partial {
+            record: None,
+            cut_line: Some(1),
+        }),
+        _ => prompts(&bytes).with_context(|| name),
+    }
+}
+
+/// Returns a file's name and its bytes without a byte-order mark.
+fn read_bytes(path: &Path) -> Result<(String, Vec<u8>)> {
+    let (name, mut bytes) = content(path)?;
+    if bytes.starts_with(b"\xef\xbb\xbf") {
+        bytes.drain(..3);
+    }
+    Ok((name, bytes))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -143,16 +168,17 @@ fn parse_prompts(bytes: &[u8]) -> Result<Partial> {
         );
         record.prompts.extend(next.prompts);
     }
-    Ok(Partial { record, cut_line })
+    Ok(Partial {
+        record: Some(record),
+        cut_line,
+    })
 }
 
 fn whole(partial: Partial) -> Result<Record> {
-    match partial.cut_line {
-        None => Ok(partial.record),
-        Some(line) => {
-            bail!("line {line} is cut off (remove it, or complete the run with --resume)")
-        }
+    if let Some(line) = partial.cut_line {
+        bail!("line {line} is cut off (remove it, or complete the run with --resume)");
     }
+    partial.record.context("is empty")
 }
 
 #[cfg(test)]
@@ -176,9 +202,10 @@ mod tests {
     #[test]
     fn lines_are_the_record_of_all_their_prompts() -> Result<()> {
         let partial = prompts((line("a") + &line("b")).as_bytes())?;
-        assert_eq!((partial.record.prompts.len(), partial.cut_line), (2, None));
+        let all = partial.record.expect("two lines");
+        assert_eq!((all.prompts.len(), partial.cut_line), (2, None));
         let one = prompts(line("a").as_bytes())?;
-        assert_eq!(one.record.prompts, partial.record.prompts[..1]);
+        assert_eq!(one.record.expect("a line").prompts, all.prompts[..1]);
         Ok(())
     }
 
@@ -187,8 +214,11 @@ mod tests {
         let text = line("a") + &line("b");
         let partial = prompts(&text.as_bytes()[..text.len() - 9])?;
         assert_eq!(
-            (partial.record.prompts.len(), partial.cut_line),
-            (1, Some(2))
+            (
+                partial.record.map(|record| record.prompts.len()),
+                partial.cut_line
+            ),
+            (Some(1), Some(2))
         );
         assert!(refusal(&text[..text.len() - 9]).contains("line 2 is cut off"));
         assert!(refusal(&(line("a") + "{}\n")).contains("record 2"));

@@ -45,7 +45,7 @@ pub(crate) fn kept(
             .find(|(prompt, _)| stands_for(prompt))
             .with_context(|| {
                 format!(
-                    "its prompt {number} is none of these (expected a record of the same prompts)"
+                    "its prompt {number} is none of these, or is there more often (expected a record of the same prompts)"
                 )
             })?;
         match entry {

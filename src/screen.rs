@@ -48,12 +48,12 @@ impl Stderr {
     }
 
     pub(crate) fn warn(&self, message: &str) {
-        let _ = writeln!(io::stderr(), "warning: {}", display::escape_text(message));
+        let _ = writeln!(io::stderr(), "warning: {}", display::escape_line(message));
     }
 
     /// Says why nothing is done.
     pub(crate) fn refuse(&self, message: &str) {
-        let _ = writeln!(io::stderr(), "error: {}", display::escape_text(message));
+        let _ = writeln!(io::stderr(), "error: {}", display::escape_line(message));
     }
 
     /// Says what of the request does not reach this model's template.

@@ -79,6 +79,9 @@ impl CompareArgs {
         if is_input(&self.a) && is_input(&self.b) {
             return Err("only one of the two records can come from standard input".to_owned());
         }
+        if self.html.as_deref().is_some_and(is_input) {
+            return Err("--html needs a file".to_owned());
+        }
         Ok(CompareRequest {
             a: self.a,
             b: self.b,

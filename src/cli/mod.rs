@@ -229,7 +229,14 @@ impl Request {
         let mut command = Cli::command();
         let matches = command.try_get_matches_from_mut(softmax::with_minus_signs(arguments))?;
         let cli = Cli::from_arg_matches(&matches)?;
-        let refuse = |message: String| command.clone().error(ErrorKind::ValueValidation, message);
+        // with the usage of the command that was given
+        command.build();
+        let given = matches.subcommand_name();
+        let given = given
+            .and_then(|name| command.find_subcommand_mut(name))
+            .cloned();
+        let mut given = given.unwrap_or(command);
+        let refuse = |message: String| given.error(ErrorKind::ValueValidation, message);
         match cli.command {
             None => cli
                 .run
@@ -241,7 +248,7 @@ impl Request {
                 .map(Self::TemperatureStep1)
                 .map_err(refuse),
             Some(Command::Score(score)) => score.into_request().map(Self::Score).map_err(refuse),
-            Some(Command::Render(render)) => Ok(Self::Render(render)),
+            Some(Command::Render(render)) => render.check().map(Self::Render).map_err(refuse),
             Some(Command::Schema(schema)) => Ok(Self::Schema(schema)),
             Some(Command::Tokens(tokens)) => {
                 tokens.into_request().map(Self::Tokens).map_err(refuse)

@@ -41,6 +41,16 @@ pub enum Shape {
     Openai,
 }
 
+impl RenderRequest {
+    /// Refuses what only the table has.
+    pub(super) fn check(self) -> Result<Self, String> {
+        match self.format != Shape::Table && (self.one_line || self.tree) {
+            true => Err("--one-line and --tree are for --format table".to_owned()),
+            false => Ok(self),
+        }
+    }
+}
+
 /// `schema`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Args)]
 pub struct SchemaRequest {

@@ -137,7 +137,7 @@ pub(super) struct RunArgs {
         help_heading = "Report"
     )]
     out: PathBuf,
-    /// Complete the record of a batch that was interrupted: its prompts are kept, the others are run; the same prompts and flags are needed. The record itself is replaced unless --out, --json or --jsonl says otherwise
+    /// Complete the record of a batch that was interrupted: its prompts are kept, the others are run; the same prompts and flags are needed. The record itself is replaced unless --out, --json or --jsonl says otherwise; lines of --jsonl need one of these
     #[arg(long, value_name = "RECORD", help_heading = "Report")]
     resume: Option<PathBuf>,
     /// Print every finished prompt at once as a line of JSON, a record of that prompt, on standard output; no tables, no file
@@ -182,15 +182,14 @@ impl RunArgs {
         if self.jsonl {
             output.out = Out::Lines;
         }
-        // lines and standard input cannot be replaced by a record
-        let replaced = self.resume.as_ref().filter(|path| {
-            path.as_os_str() != "-"
-                && path
-                    .extension()
-                    .is_none_or(|extension| extension != "jsonl")
-        });
         let is_out_given = matches.value_source("out") == Some(ValueSource::CommandLine);
-        if let (Some(path), Out::Folder(_), false) = (replaced, &output.out, is_out_given) {
+        if let (Some(path), Out::Folder(_), false) = (&self.resume, &output.out, is_out_given) {
+            if path.as_os_str() == "-" || path.extension().is_some_and(|of| of == "jsonl") {
+                return Err(format!(
+                    "--resume {}: lines cannot be replaced by a record (say where the result goes: --jsonl, --json or --out)",
+                    path.display()
+                ));
+            }
             output.out = Out::Replace(path.clone());
         }
         Ok(RunRequest {

@@ -70,6 +70,13 @@ pub(super) struct Step1Args {
 
 impl Step1Args {
     pub(super) fn into_request(self) -> Result<Step1Request, String> {
+        if [&self.svg, &self.png]
+            .into_iter()
+            .flatten()
+            .any(|file| file.as_os_str() == "-")
+        {
+            return Err("--svg and --png need files".to_owned());
+        }
         if self.png.is_some() && cfg!(not(feature = "png")) {
             return Err(
                 "this program was built without --png (build it with the feature png, or take --svg, which draws the same)"

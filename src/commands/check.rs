@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::compare::BEYOND;
 use crate::analysis::compare::gates::{self, Gates, is_gate};
-use crate::analysis::compare::{Named, compare};
+use crate::analysis::compare::{Named, compare, is_within};
 use crate::cli::CheckRequest;
 use crate::record::Record;
 use crate::record::compare::{Comparison, Finding, What, Which};
@@ -78,7 +78,7 @@ pub(crate) fn run(request: &CheckRequest) -> Result<ExitCode> {
     }
     let is_stopped = match request.update {
         true => !update(&request.golden, &today, &comparison, &messages)?,
-        false => !comparison.findings.is_empty(),
+        false => !is_within(&comparison),
     };
     Ok(match is_stopped {
         true => ExitCode::from(BEYOND),

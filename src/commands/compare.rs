@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use super::report::write_page;
-use crate::analysis::compare::{Named, compare};
+use crate::analysis::compare::{Named, compare, is_within};
 use crate::cli::CompareRequest;
 use crate::report;
 use crate::report::html::Section;
@@ -41,7 +41,7 @@ pub(crate) fn run(request: &CompareRequest) -> Result<ExitCode> {
     if let Some(html) = &request.html {
         write_page(html, &[Section::Comparison(&comparison)], &Stderr::USUAL)?;
     }
-    Ok(match comparison.findings.is_empty() {
+    Ok(match is_within(&comparison) {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(BEYOND),
     })

@@ -6,10 +6,11 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, ensure};
 
 use crate::cli::{RenderRequest, Shape};
+use crate::record::PromptEntry;
 use crate::recorded::{self, Recorded};
 use crate::report::table::View;
 use crate::report::{csv, json, markdown, openai, table};
-use crate::screen::{Screen, ignore_closed_pipe};
+use crate::screen::{Screen, Stderr, ignore_closed_pipe};
 
 /// Reads a record and prints it.
 ///
@@ -26,6 +27,16 @@ pub(crate) fn run(request: &RenderRequest) -> Result<ExitCode> {
         "{}: a record of temperature-step1 has no reply, and so no openai shape (expected a record of the main command)",
         request.record.display()
     );
+    if let (Recorded::Prompts(record), Shape::Openai) = (&recorded, request.format) {
+        let failed = |entry: &&PromptEntry| matches!(entry, PromptEntry::Failed(_));
+        let num_failed = record.prompts.iter().filter(failed).count();
+        if num_failed > 0 {
+            let num_prompts = record.prompts.len();
+            Stderr::USUAL.warn(&format!(
+                "{num_failed} of {num_prompts} prompts could not be run and are left out"
+            ));
+        }
+    }
     let mut text = Vec::new();
     let written = match (&recorded, request.format) {
         (Recorded::Prompts(record), Shape::Markdown) => markdown::record(record, &mut text),

@@ -85,7 +85,12 @@ fn take_up(
         record: earlier,
         cut_line,
     } = recorded::read_partial(path)?;
-    let kept = resume::kept(earlier, record, settings, prompts).with_context(|| name.clone())?;
+    let kept = match earlier {
+        Some(earlier) => {
+            resume::kept(earlier, record, settings, prompts).with_context(|| name.clone())?
+        }
+        None => Vec::new(),
+    };
     let name = display::escape_line(&name);
     if let Some(line) = cut_line {
         messages.warn(&format!("{name}: line {line} is cut off and is not kept"));

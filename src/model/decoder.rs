@@ -263,7 +263,7 @@ impl LanguageModel for Decoder {
 
     fn row_bytes(&self, positions: usize) -> u64 {
         let config = &self.config;
-        let kv = 2 * positions * config.num_key_value_heads * config.head_dim;
+        let kv = positions.saturating_mul(2 * config.num_key_value_heads * config.head_dim);
         let state = config.gated_delta.as_ref().map_or(0, |sizes| {
             let heads = sizes.linear_num_value_heads * sizes.linear_key_head_dim;
             heads * sizes.linear_value_head_dim

@@ -107,8 +107,8 @@ mod tests {
         };
         assert!(bits(&rounded)? == bits(&expected)?);
         assert!(bits(&Rounding::None.round(tensor.clone())?)? == bits(&tensor)?);
-        assert_eq!(to_bf16(1.003_906_25), 1.0);
-        assert_eq!(to_bf16(1.011_718_75), 1.015_625);
+        assert_eq!(to_bf16(1.0 + 1.0 / 256.0), 1.0);
+        assert_eq!(to_bf16(1.0 + 3.0 / 256.0), 1.015_625);
         assert!(to_bf16(f32::NAN).is_nan());
         Ok(())
     }

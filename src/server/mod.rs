@@ -268,7 +268,9 @@ impl Inner {
             logprobs.truncate(self.top);
             if temperature == 0.0 {
                 let fine = Shown::from_best(self.served.vocab_size, best);
-                fine.with_context(|| format!("the server shows no log-probabilities ({ADVICE})"))?;
+                fine.with_context(|| {
+                    format!("what the server shows cannot be used (of vLLM: {ADVICE})")
+                })?;
             }
             let first = *logprobs.first().context("the server shows no candidates")?;
             let last = logprobs.iter().rfind(|logprob| logprob.is_finite());

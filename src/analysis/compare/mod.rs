@@ -95,6 +95,11 @@ fn side(named: Named) -> Side {
     }
 }
 
+/// Returns whether something was compared and nothing is to be said against it.
+pub fn is_within(comparison: &Comparison) -> bool {
+    comparison.findings.is_empty() && comparison.totals.compared > 0
+}
+
 /// Returns the fields of model and settings that are not the same.
 fn differences(a: &Record, b: &Record) -> Vec<Difference> {
     let mut differences = Vec::new();

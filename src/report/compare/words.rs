@@ -5,6 +5,7 @@
 use serde_json::Value;
 
 use crate::analysis::compare::gates::is_gate;
+use crate::analysis::compare::is_within;
 use crate::record::Candidate;
 use crate::record::compare::{
     Comparison, Finding, FirstDifference, GreedyComparison, Outcome, PromptComparison, Replies,
@@ -284,8 +285,9 @@ impl Verdict {
         };
         let findings = &comparison.findings;
         Self {
-            is_within: findings.is_empty(),
+            is_within: is_within(comparison),
             words: match findings.as_slice() {
+                [] if totals.compared == 0 => "no result",
                 [] => "within tolerance",
                 findings if findings.iter().all(is_gate) => {
                     "within tolerance, but stopped by a gate"
