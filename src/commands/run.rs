@@ -159,8 +159,13 @@ fn finish(
         _ => write_record(record, "logprobs", &record.model, &request.output.out)?,
     };
     if outcome.interrupted.is_some() {
+        let rest = match (complete, &request.output.out) {
+            (0, _) => "nothing is written",
+            (_, Out::Lines) => "the others are not printed",
+            _ => "the others are not in the record",
+        };
         messages.warn(&format!(
-            "interrupted: {complete} of {num_prompts} prompts are complete, the others are not in the record"
+            "interrupted: {complete} of {num_prompts} prompts are complete, {rest}"
         ));
     }
     if let Some(path) = path {

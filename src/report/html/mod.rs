@@ -161,6 +161,7 @@ fn thousands(number: usize) -> String {
 mod tests {
     use super::*;
     use crate::analysis;
+    use crate::analysis::compare::{Named, compare};
     use crate::record::{FinishReason, PromptEntry, PromptError, Run, Step};
     use crate::report::table::tests::{record, run, step1, sweep, taken};
     use proptest::prelude::*;
@@ -260,7 +261,19 @@ mod tests {
             let mut step1 = step1();
             step1.prompt.clone_from(prompt);
             step1.candidates[0].bytes.clone_from(&bytes);
-            let page = page(&[Section::Run(&record), Section::Step1(&step1)]);
+            let mut other = record.clone();
+            other.settings.system = None;
+            if let Some(PromptEntry::Done(done)) = other.prompts.first_mut() {
+                done.greedy.steps[0].token_id += 1;
+                done.greedy.text.push_str(error);
+            }
+            let named = |record| Named { name: label, record };
+            let comparison = compare(named(&record), named(&other), None, false);
+            let page = page(&[
+                Section::Run(&record),
+                Section::Step1(&step1),
+                Section::Comparison(&comparison),
+            ]);
             prop_assert!(!page.contains("<zz"));
             let is_raw = |c: char| {
                 let is_isolate = matches!(c, '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}');
