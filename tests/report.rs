@@ -88,9 +88,9 @@ fn a_token_shows_its_candidates_by_mouse_and_by_keyboard() {
         browser.resize(1000, 900);
         browser.open(&page);
         let open = "document.querySelector(':popover-open')?.id ?? null";
-        assert_eq!(browser.eval(open), Value::Null);
+        browser.eventually(open, Value::Null);
         browser.click("button.t[popovertarget=s1p2t4]");
-        assert_eq!(browser.eval(open), "s1p2t4");
+        browser.eventually(open, "s1p2t4");
         let card = browser.eval("document.querySelector(':popover-open').innerText");
         let card = card.as_str().expect("a text");
         let step = &record.done(1).greedy.steps[3];
@@ -114,7 +114,7 @@ fn a_token_shows_its_candidates_by_mouse_and_by_keyboard() {
         );
         assert_eq!(place, true);
         browser.press("Escape");
-        assert_eq!(browser.eval(open), Value::Null);
+        browser.eventually(open, Value::Null);
 
         // by keyboard alone, from the top
         browser.open(&page);
@@ -127,9 +127,9 @@ fn a_token_shows_its_candidates_by_mouse_and_by_keyboard() {
         let outline = browser.eval("getComputedStyle(document.activeElement).outlineStyle");
         assert_eq!(outline, "solid");
         browser.press("Enter");
-        assert_eq!(browser.eval(open), "s1p1t1");
+        browser.eventually(open, "s1p1t1");
         browser.press("Escape");
-        assert_eq!(browser.eval(open), Value::Null);
+        browser.eventually(open, Value::Null);
         browser.assert_quiet();
     }
 }
@@ -272,7 +272,7 @@ fn fifty_prompts_are_closed_and_the_list_of_them_opens_each() {
     let open = "[...document.querySelectorAll('details.prompt')].map((prompt, index) => prompt.open ? index : -1).filter(index => index >= 0)";
     assert_eq!(browser.eval(open), serde_json::json!([0]));
     browser.click(".contents a[href='#s1p40']");
-    assert_eq!(browser.eval(open), serde_json::json!([0, 39]));
+    browser.eventually(open, serde_json::json!([0, 39]));
     let top = browser.eval("document.getElementById('s1p40').getBoundingClientRect().top");
     assert!(
         (0.0..300.0).contains(&top.as_f64().expect("a number")),

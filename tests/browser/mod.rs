@@ -17,6 +17,8 @@ use tempfile::TempDir;
 
 /// How long an answer may take on a machine with much else to do.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Pictures of a page until it must have done what it was asked to.
+const MOST_PICTURES: usize = 100;
 
 /// Starts Chromium with the protocol on file descriptors 3 and 4, which are this test's pipes; arguments are the profile's folder.
 const START: &str = r#"
@@ -111,13 +113,35 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
+    /// Waits, a picture at a time, until a JavaScript expression is worth what is expected.
+    pub(crate) fn eventually(&mut self, expression: &str, expected: impl Into<Value>) {
+        let expected = expected.into();
+        let mut found = self.eval(expression);
+        for _ in 0..MOST_PICTURES {
+            if found == expected {
+                break;
+            }
+            self.screenshot();
+            found = self.eval(expression);
+        }
+        assert_eq!(found, expected, "{expression}");
+    }
+
     /// Clicks on the middle of the first element that `selector` finds.
     pub(crate) fn click(&mut self, selector: &str) {
-        let place = self.eval(&format!(
+        let find = format!(
             "(() => {{ const element = document.querySelector({}); element.scrollIntoView({{block: 'center'}});
             const box = element.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; }})()",
             json!(selector)
-        ));
+        );
+        // what comes into view is laid out with the next picture, and moves what is below it
+        let mut place = Value::Null;
+        let is_still = (0..MOST_PICTURES).any(|_| {
+            self.screenshot();
+            let before = std::mem::replace(&mut place, self.eval(&find));
+            before == place
+        });
+        assert!(is_still, "{selector} does not come to rest");
         for kind in ["mousePressed", "mouseReleased"] {
             let event = json!({"type": kind, "x": place[0], "y": place[1], "button": "left", "clickCount": 1});
             self.call("Input.dispatchMouseEvent", event);
