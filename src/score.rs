@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::distribution::outlook::Outlook;
 use crate::explore::Summary;
-use crate::model::LanguageModel;
+use crate::model::{LanguageModel, widen_until};
 
 /// What to score.
 #[derive(Debug, Clone)]
@@ -185,15 +185,14 @@ fn sequence<M: LanguageModel>(
 fn see<M: LanguageModel>(
     model: &M,
     row: &M::Row,
-    mut outlook: Outlook,
+    outlook: Outlook,
     wanted: &[u32],
 ) -> Result<Outlook> {
-    while wanted.iter().any(|&id| outlook.rank(id).is_none()) {
-        let mut shown = model.widen(&[row], outlook.num_shown())?;
-        let shown = shown.pop().context("one row was asked about")?;
-        outlook = shown.try_into().map_err(Into::into)?;
-    }
-    Ok(outlook)
+    let are_seen = |outlook: &Outlook| {
+        let mut ranks = wanted.iter().map(|&id| outlook.rank(id));
+        Ok(ranks.all(|rank| rank.is_some()).then_some(()))
+    };
+    widen_until(model, row, outlook, are_seen).map(|(outlook, ())| outlook)
 }
 
 #[cfg(test)]

@@ -7,10 +7,9 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 
 use crate::cli::{Out, Step1Request};
-use crate::distribution::Distribution;
 use crate::distribution::outlook::Outlook;
 use crate::engine::{Engine, Local};
-use crate::model::LanguageModel;
+use crate::model::{LanguageModel, widen_until};
 use crate::output;
 use crate::prompts::{self, Prompt};
 #[cfg(feature = "png")]
@@ -100,7 +99,9 @@ fn computed<E: Engine>(
     let model = engine.load(messages)?;
     let mut row = model.start();
     let shown = model.extend(&mut row, &input.ids)?;
-    let (outlook, distribution) = whole(&model, &row, shown)?;
+    let outlook = shown.try_into().map_err(Into::into)?;
+    // probabilities at other temperatures need every candidate
+    let (outlook, distribution) = widen_until(&model, &row, outlook, Outlook::to_distribution)?;
 
     let best = distribution.best(request.candidates);
     let columns: Vec<Vec<f64>> = request
@@ -138,21 +139,4 @@ fn computed<E: Engine>(
         candidates: best.iter().map(candidate).collect(),
         rest: columns.iter().map(|probs| rest(probs) as f32).collect(),
     })
-}
-
-/// Has a model show all of a distribution: the probabilities at other temperatures need every candidate.
-fn whole<M: LanguageModel>(
-    model: &M,
-    row: &M::Row,
-    shown: M::Shown,
-) -> Result<(Outlook, Distribution)> {
-    let mut outlook: Outlook = shown.try_into().map_err(Into::into)?;
-    loop {
-        if let Some(distribution) = outlook.to_distribution()? {
-            return Ok((outlook, distribution));
-        }
-        let mut shown = model.widen(&[row], outlook.num_shown())?;
-        let shown = shown.pop().context("one row was asked about")?;
-        outlook = shown.try_into().map_err(Into::into)?;
-    }
 }

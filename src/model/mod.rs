@@ -14,7 +14,7 @@ pub mod rounding;
 pub mod row;
 pub mod tensors;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use candle_core::{DType, Device, Tensor};
 
 use crate::distribution::outlook::Outlook;
@@ -76,6 +76,26 @@ pub trait LanguageModel {
     /// When more cannot be shown: whoever shows everything is never asked.
     fn widen(&self, _rows: &[&Self::Row], shown: usize) -> Result<Vec<Self::Shown>> {
         bail!("the model shows {shown} candidates and no more")
+    }
+}
+
+/// Has a model show more and more of what comes after a row, until `find` finds what it looks for; returns both.
+///
+/// # Errors
+/// What `find` or [`LanguageModel::widen`] says: there may be no more to show.
+pub fn widen_until<M: LanguageModel, T>(
+    model: &M,
+    row: &M::Row,
+    mut outlook: Outlook,
+    find: impl Fn(&Outlook) -> Result<Option<T>>,
+) -> Result<(Outlook, T)> {
+    loop {
+        if let Some(found) = find(&outlook)? {
+            return Ok((outlook, found));
+        }
+        let mut shown = model.widen(&[row], outlook.num_shown())?;
+        let shown = shown.pop().context("one row was asked about")?;
+        outlook = shown.try_into().map_err(Into::into)?;
     }
 }
 
