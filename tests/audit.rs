@@ -12,7 +12,7 @@ use logprobs::model::Backend;
 use serde::Deserialize;
 
 use crate::parity::{load, load_on};
-use crate::program::{Program, Ran, fixture};
+use crate::program::{Program, Ran, fixture, send_when_handled};
 use crate::schema::ModelInfo;
 use crate::smollm;
 
@@ -336,21 +336,8 @@ fn an_interrupted_audit_prints_nothing() {
         let mut command = program.command(&["audit", "--raw", "-p", "Hi", "--max-new-tokens"]);
         command.arg("100000").arg("--model").arg(fixture("qwen35"));
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = command.spawn().expect("the program starts");
-        let status = format!("/proc/{}/status", child.id());
-        let is_caught = || {
-            let status = std::fs::read_to_string(&status).expect("it is running");
-            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-            let caught = u64::from_str_radix(caught.expect("a set").trim(), 16).expect("hex");
-            caught >> (number - 1) & 1 == 1
-        };
-        while !is_caught() {
-            std::thread::yield_now();
-        }
-        let sent = std::process::Command::new("kill")
-            .args([signal, &child.id().to_string()])
-            .status();
-        assert!(sent.expect("kill runs").success());
+        let mut child = command.spawn().expect("the program starts");
+        send_when_handled(&mut child, signal, number);
         let ran = Ran::wait(child);
         assert_eq!((ran.code, &*ran.stdout, &*ran.stderr), (Some(code), "", ""));
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::compare::Comparison;
-use crate::program::{Program, Ran, fixture};
+use crate::program::{Program, Ran, fixture, send_when_handled};
 
 /// Writes a golden record of a model.
 fn golden(program: &Program, model: &Path, arguments: &[&str]) -> Ran {
@@ -407,25 +407,7 @@ fn an_interrupted_check_compares_and_writes_nothing() {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program starts");
-    let status = format!("/proc/{}/status", child.id());
-    // until the program has a handler for signal 2
-    let listens = || {
-        let status = std::fs::read_to_string(&status).unwrap_or_default();
-        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-        let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-        caught.is_some_and(|mask| mask & 2 != 0)
-    };
-    while !listens() {
-        assert!(
-            child.try_wait().expect("it is there").is_none(),
-            "it ended by itself"
-        );
-        std::thread::yield_now();
-    }
-    let sent = std::process::Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status();
-    assert!(sent.expect("kill runs").success());
+    send_when_handled(&mut child, "-INT", 2);
     let ran = Ran::wait(child);
     assert_eq!(ran.stdout, "");
     ran.refused(130, &["interrupted: nothing is compared"]);

@@ -218,3 +218,21 @@ pub(crate) fn fixture(name: &str) -> PathBuf {
         .join("tests/fixtures")
         .join(name)
 }
+
+/// Sends a signal to a program as soon as it handles that signal (Linux).
+pub(crate) fn send_when_handled(child: &mut Child, signal: &str, number: u32) {
+    let id = child.id().to_string();
+    let is_handled = || {
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        caught.is_some_and(|mask| mask >> (number - 1) & 1 == 1)
+    };
+    while !is_handled() {
+        let ended = child.try_wait().expect("it is there");
+        assert!(ended.is_none(), "it ended by itself");
+        std::thread::yield_now();
+    }
+    let sent = Command::new("kill").args([signal, &id]).status();
+    assert!(sent.expect("kill runs").success());
+}
