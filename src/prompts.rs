@@ -52,10 +52,7 @@ impl From<&str> for Prompt {
 /// When the file cannot be read, is not UTF-8 text, or holds no prompt.
 pub fn read(path: &Path) -> Result<Vec<Prompt>> {
     let (name, bytes) = content(path)?;
-    let is_jsonl = path
-        .extension()
-        .is_some_and(|extension| extension.eq_ignore_ascii_case("jsonl"));
-    parse(&bytes, is_jsonl).with_context(|| name)
+    parse(&bytes, is_jsonl(path)).with_context(|| name)
 }
 
 /// Reads a file that is one text; `-` is standard input. A byte-order mark and one final line break are no part of it.
@@ -85,6 +82,12 @@ pub(crate) fn content(path: &Path) -> Result<(String, Vec<u8>)> {
     let name = path.display().to_string();
     let bytes = std::fs::read(path).with_context(|| format!("{name}: cannot be read"))?;
     Ok((name, bytes))
+}
+
+/// Returns whether a file's name says that it holds an object a line.
+pub(crate) fn is_jsonl(path: &Path) -> bool {
+    path.extension()
+        .is_some_and(|extension| extension.eq_ignore_ascii_case("jsonl"))
 }
 
 /// Parses the bytes of a file of prompts.

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Deserializer;
 
-use crate::prompts::content;
+use crate::prompts::{content, is_jsonl};
 use crate::record::{Record, SCHEMA, TemperatureStep1};
 
 /// What a file holds.
@@ -60,9 +60,7 @@ pub(crate) fn read_prompts(path: &Path) -> Result<Record> {
 /// When the file cannot be read or is no such record.
 pub(crate) fn read_partial(path: &Path) -> Result<Partial> {
     let (name, bytes) = read_bytes(path)?;
-    let is_lines = path
-        .extension()
-        .is_some_and(|extension| extension == "jsonl");
+    let is_lines = is_jsonl(path);
     let first = Deserializer::from_slice(&bytes)
         .into_iter::<IgnoredAny>()
         .next();

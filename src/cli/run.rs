@@ -7,6 +7,7 @@ use clap::{ArgMatches, Args};
 
 use super::values::{at_least_one, check_shares, number, setting, utf8};
 use super::{ChatRequest, ModelRequest, Out, OutputRequest, ShowArgs};
+use crate::prompts::is_jsonl;
 use crate::setting::Setting;
 
 /// Most runs of one setting; more would be a mistake in the command rather than a wish.
@@ -184,7 +185,7 @@ impl RunArgs {
         }
         let is_out_given = matches.value_source("out") == Some(ValueSource::CommandLine);
         if let (Some(path), Out::Folder(_), false) = (&self.resume, &output.out, is_out_given) {
-            if path.as_os_str() == "-" || path.extension().is_some_and(|of| of == "jsonl") {
+            if path.as_os_str() == "-" || is_jsonl(path) {
                 return Err(format!(
                     "--resume {}: lines cannot be replaced by a record (say where the result goes: --jsonl, --json or --out)",
                     path.display()

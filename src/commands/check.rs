@@ -10,6 +10,7 @@ use super::compare::BEYOND;
 use crate::analysis::compare::gates::{self, Gates, is_gate};
 use crate::analysis::compare::{Named, compare, is_within};
 use crate::cli::CheckRequest;
+use crate::prompts::is_jsonl;
 use crate::record::Record;
 use crate::record::compare::{Comparison, Finding, What, Which};
 use crate::report::json;
@@ -111,10 +112,7 @@ fn update(
         }
     }
     let mut bytes = Vec::new();
-    let is_lines = golden
-        .extension()
-        .is_some_and(|extension| extension.eq_ignore_ascii_case("jsonl"));
-    match is_lines {
+    match is_jsonl(golden) {
         true => (0..today.prompts.len()).try_for_each(|at| json::write_line(today, at, &mut bytes)),
         false => json::write(today, &mut bytes),
     }
