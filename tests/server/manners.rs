@@ -28,7 +28,13 @@ fn an_answer_is_waited_for_and_read_no_longer_than_it_may_be() {
         ran.stderr
     );
 
-    let server = StandIn::with(Kind::LlamaCpp, Fault::Huge(40));
+    let server = StandIn::with(
+        Kind::LlamaCpp,
+        Fault::Huge {
+            megabytes: 40,
+            past: 0,
+        },
+    );
     let ran = ask(&Program::new(), &server.url(), &GREEDY);
     assert_eq!(ran.code, Some(1));
     assert!(

@@ -16,6 +16,9 @@ use logprobs::model::{Backend, LanguageModel};
 use logprobs::setting::Setting;
 use logprobs::text::chat::Messages;
 use logprobs::text::tokenizer::Reading;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Map, Value, json};
 
 /// Which server it plays.
@@ -52,8 +55,8 @@ pub(super) enum Fault {
     Cut,
     /// The answer does not come within a second.
     Slow,
-    /// So many megabytes of spaces come before the answer.
-    Huge(usize),
+    /// So many megabytes of spaces come before the answer where a prefix has more tokens than `past`.
+    Huge { megabytes: usize, past: usize },
     /// Another address is named.
     Redirect(String),
     /// This status, always.
@@ -62,6 +65,14 @@ pub(super) enum Fault {
     Unready(usize),
     /// A key is wanted.
     Key(&'static str),
+    /// It serves two models.
+    Several,
+    /// It computes as at this temperature: a model that has changed.
+    Warmer(f64),
+    /// No token ends a reply.
+    NoEnd,
+    /// Every text of every answer ends in this.
+    Hostile(&'static str),
 }
 
 /// A request as it came.
@@ -88,6 +99,7 @@ struct Model {
 
 /// A running server; dropping it closes the port.
 pub(super) struct StandIn {
+    scheme: &'static str,
     address: SocketAddr,
     state: Arc<Mutex<State>>,
     is_closed: Arc<AtomicBool>,
@@ -101,6 +113,26 @@ pub(super) fn folder() -> PathBuf {
 
 impl StandIn {
     pub(super) fn new(kind: Kind) -> Self {
+        Self::start(kind, None)
+    }
+
+    /// Speaks TLS, with the certificate of the fixtures.
+    pub(super) fn secure(kind: Kind) -> Self {
+        let folder = crate::program::fixture("tls");
+        let certificates = CertificateDer::pem_file_iter(folder.join("server.pem"));
+        let certificates = certificates
+            .expect("certificates")
+            .map(|one| one.expect("one"));
+        let key = PrivateKeyDer::from_pem_file(folder.join("server.key")).expect("a key");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config =
+            ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let config = config.expect("versions").with_no_client_auth();
+        let config = config.with_single_cert(certificates.collect(), key);
+        Self::start(kind, Some(Arc::new(config.expect("they belong together"))))
+    }
+
+    fn start(kind: Kind, tls: Option<Arc<ServerConfig>>) -> Self {
         let source = Source::locate(folder().as_os_str(), None).expect("the fixture is there");
         let checkpoint = Checkpoint::open(&source, &HubOptions::default()).expect("it opens");
         let backend = Backend::Kernels(Isa::current());
@@ -115,20 +147,27 @@ impl StandIn {
         let address = listener.local_addr().expect("an address");
         let state = Arc::new(Mutex::new(State::default()));
         let is_closed = Arc::new(AtomicBool::new(false));
+        let scheme = if tls.is_some() { "https" } else { "http" };
         let (shared, closed) = (state.clone(), is_closed.clone());
         let thread = std::thread::spawn(move || {
             for connection in listener.incoming() {
                 if closed.load(Ordering::SeqCst) {
                     return;
                 }
-                let (shared, model) = (shared.clone(), model.clone());
+                let (shared, model, tls) = (shared.clone(), model.clone(), tls.clone());
                 // a client that goes away is no fault of the server's
                 std::thread::spawn(move || {
-                    connection.and_then(|stream| serve(stream, &shared, &model))
+                    let stream = connection?;
+                    let Some(tls) = tls else {
+                        return serve(stream, &shared, &model);
+                    };
+                    let connection = ServerConnection::new(tls).map_err(std::io::Error::other)?;
+                    serve(StreamOwned::new(connection, stream), &shared, &model)
                 });
             }
         });
         Self {
+            scheme,
             address,
             state,
             is_closed,
@@ -138,12 +177,17 @@ impl StandIn {
 
     pub(super) fn with(kind: Kind, fault: Fault) -> Self {
         let server = Self::new(kind);
-        server.state().faults.push(fault);
+        server.take(fault);
         server
     }
 
+    /// Has a fault from now on.
+    pub(super) fn take(&self, fault: Fault) {
+        self.state().faults.push(fault);
+    }
+
     pub(super) fn url(&self) -> String {
-        format!("http://{}", self.address)
+        format!("{}://{}", self.scheme, self.address)
     }
 
     /// Goes away after so many distributions.
@@ -172,8 +216,12 @@ impl Drop for StandIn {
     }
 }
 
-fn serve(mut stream: TcpStream, state: &Mutex<State>, model: &Model) -> std::io::Result<()> {
-    let Some(request) = read_request(&stream)? else {
+fn serve(
+    mut stream: impl Read + Write,
+    state: &Mutex<State>,
+    model: &Model,
+) -> std::io::Result<()> {
+    let Some(request) = read_request(&mut stream)? else {
         return Ok(());
     };
     let is_about_tokens = request.path.ends_with("completions") || request.path == "/completion";
@@ -213,25 +261,26 @@ fn serve(mut stream: TcpStream, state: &Mutex<State>, model: &Model) -> std::io:
                 status = 401;
             }
             Fault::Slow if is_about_tokens => std::thread::sleep(Duration::from_secs(2)),
-            Fault::Huge(megabytes) if is_about_tokens => body.resize(megabytes << 20, b' '),
+            Fault::Huge { megabytes, past } if request.longest() > *past => {
+                body.resize(megabytes << 20, b' ');
+            }
             _ => {}
         }
     }
+    let mut answer = json!({"error": {"message": "the stand-in refuses"}});
     if status == 200 {
-        let (code, answer) = model.answer(&request, &faults);
-        status = code;
-        let mut answer = answer.to_string();
-        if faults.contains(&Fault::SameId) {
-            answer = with_one_id_twice(&answer);
-        }
-        body.extend(answer.as_bytes());
-    } else {
-        body.extend(
-            json!({"error": {"message": "the stand-in refuses"}})
-                .to_string()
-                .as_bytes(),
-        );
+        (status, answer) = model.answer(&request, &faults);
     }
+    for fault in &faults {
+        if let Fault::Hostile(text) = fault {
+            make_hostile(&mut answer, text);
+        }
+    }
+    let mut answer = answer.to_string();
+    if faults.contains(&Fault::SameId) {
+        answer = with_one_id_twice(&answer);
+    }
+    body.extend(answer.as_bytes());
     let has = |fault: Fault| faults.contains(&fault) && is_about_tokens;
     if has(Fault::Truncated) {
         body.truncate(body.len() / 2);
@@ -245,6 +294,27 @@ fn serve(mut stream: TcpStream, state: &Mutex<State>, model: &Model) -> std::io:
     }
     stream.write_all(head.as_bytes())?;
     stream.write_all(&body)
+}
+
+/// Has every text of an answer end in `hostile`, but for those that say why a reply ended; bytes of tokens, too.
+fn make_hostile(answer: &mut Value, hostile: &str) {
+    match answer {
+        // also each of several texts that are asked for together
+        Value::String(text) => {
+            *text = text.replace("\n#|#\n", &format!("{hostile}\n#|#\n")) + hostile
+        }
+        Value::Array(list) => list
+            .iter_mut()
+            .for_each(|value| make_hostile(value, hostile)),
+        Value::Object(map) => map
+            .iter_mut()
+            .for_each(|(key, value)| match (key.as_str(), value) {
+                ("finish_reason" | "stop_type", _) => {}
+                ("bytes", Value::Array(bytes)) => bytes.extend(hostile.bytes().map(Value::from)),
+                (_, value) => make_hostile(value, hostile),
+            }),
+        _ => {}
+    }
 }
 
 /// Gives the second candidate of an answer the id of the first: no JSON library would write that.
@@ -261,7 +331,16 @@ fn with_one_id_twice(answer: &str) -> String {
     format!("{before}{}", after.replacen(key(second), key(first), 1))
 }
 
-fn read_request(stream: &TcpStream) -> std::io::Result<Option<Request>> {
+impl Request {
+    /// Tokens of the longest prefix that it asks about.
+    fn longest(&self) -> usize {
+        let prefixes = self.body["prompt"].as_array().into_iter().flatten();
+        let lengths = prefixes.filter_map(|prefix| Some(prefix.as_array()?.len()));
+        lengths.max().unwrap_or(0)
+    }
+}
+
+fn read_request(stream: &mut impl Read) -> std::io::Result<Option<Request>> {
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
     reader.read_line(&mut line)?;
@@ -299,7 +378,11 @@ impl Model {
         match (self.kind, request.path.as_str()) {
             (Kind::Vllm, "/version") => ok(json!({"version": "0.32.0"})),
             (Kind::Vllm, "/v1/models") => {
-                ok(json!({"data": [{"id": "tiny", "max_model_len": 96}]}))
+                let mut models = vec![json!({"id": "tiny", "max_model_len": 96})];
+                if faults.contains(&Fault::Several) {
+                    models.push(json!({"id": "Qwen/Qwen3.5-2B", "max_model_len": 96}));
+                }
+                ok(json!({"data": models}))
             }
             (Kind::Vllm, "/v1/completions") => self.vllm(body, faults),
             (Kind::LlamaCpp, "/props") => ok(json!({
@@ -309,7 +392,7 @@ impl Model {
                 let vocab_size = self.decoder.vocab_size();
                 ok(json!({"data": [{"id": "tiny.gguf", "meta": {"n_vocab": vocab_size}}]}))
             }
-            (Kind::LlamaCpp, "/completion") => ok(self.llama_cpp(body)),
+            (Kind::LlamaCpp, "/completion") => ok(self.llama_cpp(body, faults)),
             (Kind::LlamaCpp, "/apply-template") => ok(json!({"prompt": self.render(body)})),
             (kind, "/tokenize") => {
                 let text = match (&body["messages"], &body["content"], &body["prompt"]) {
@@ -397,7 +480,12 @@ impl Model {
         let warm = Setting::OFF
             .with_temperature(temperature)
             .expect("a temperature");
-        let value = |id: u32| match faults {
+        let changed = faults.iter().find_map(|fault| match fault {
+            Fault::Warmer(temperature) => Setting::OFF.with_temperature(*temperature).ok(),
+            _ => None,
+        });
+        let value = |id: u32| match (faults, changed) {
+            (_, Some(changed)) => whole.filtered(&changed).prob(id).ln(),
             _ if faults.contains(&Fault::Logits) => f64::from(whole.logit(id)) + 9.0,
             _ if faults.contains(&Fault::Processed) && temperature > 0.0 => {
                 whole.filtered(&warm).prob(id).ln()
@@ -459,7 +547,7 @@ impl Model {
             if !self.is_special(chosen) {
                 choice["text"] = json!(String::from_utf8_lossy(&self.bytes(chosen)));
             }
-            if self.checkpoint.stop_ids.contains(&chosen) {
+            if self.checkpoint.stop_ids.contains(&chosen) && !faults.contains(&Fault::NoEnd) {
                 choice["finish_reason"] = json!("stop");
             }
             if faults.contains(&Fault::NoIds) {
@@ -480,14 +568,14 @@ impl Model {
         )
     }
 
-    fn llama_cpp(&self, body: &Value) -> Value {
+    fn llama_cpp(&self, body: &Value, faults: &[Fault]) -> Value {
         let prompts: Vec<Vec<u32>> =
             serde_json::from_value(body["prompt"].clone()).expect("lists of ids");
         let forced = body["logit_bias"][0][0].as_u64().expect("an id") as u32;
         let count = body["n_probs"].as_u64().expect("a number") as usize;
         let temperature = body["temperature"].as_f64().expect("a number");
         let answers = prompts.iter().enumerate().map(|(index, ids)| {
-            let best = self.best(ids, count, &[], temperature).into_iter();
+            let best = self.best(ids, count, faults, temperature).into_iter();
             let candidates = best.map(|(id, logprob)| {
                 // as the server has it: no name and no bytes for a control token, no text for a part of a character
                 let bytes = match self.is_special(id) {
