@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::checkpoint::Checkpoint;
-use crate::cli::{ChatRequest, ModelRequest};
+use crate::cli::{ChatRequest, LocalRequest};
 use crate::device::{self, Compute};
 use crate::input::{Input, check_text, to_input};
 use crate::loading::{load, model_info, open, prepare};
@@ -83,7 +83,7 @@ impl Local {
     /// # Errors
     /// When they cannot be found, read or used.
     pub(crate) fn open(
-        request: &ModelRequest,
+        request: &LocalRequest,
         chat: &ChatRequest,
         messages: &Stderr,
     ) -> Result<Self> {

@@ -54,7 +54,7 @@ pub(crate) fn run(
     let (model, chat) = (&request.model, &request.chat);
     match &model.server.server {
         None => {
-            let mut local = Local::open(model, chat, messages)?;
+            let mut local = Local::open(&model.local, chat, messages)?;
             if let Some(date) = &request.template_date {
                 local.repeat_date(date);
             }

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 
 use crate::checkpoint::hub::HubOptions;
 use crate::checkpoint::{Checkpoint, Source};
-use crate::cli::ModelRequest;
+use crate::cli::LocalRequest;
 use crate::device::{self, Compute};
 use crate::model::decoder::Decoder;
 use crate::progress;
@@ -15,7 +15,7 @@ use crate::screen::Stderr;
 ///
 /// # Errors
 /// As [`Compute::choose`].
-pub(crate) fn prepare(request: &ModelRequest) -> Result<Compute> {
+pub(crate) fn prepare(request: &LocalRequest) -> Result<Compute> {
     device::set_threads(request.threads);
     Compute::choose(request.device, request.dtype)
 }
@@ -24,8 +24,8 @@ pub(crate) fn prepare(request: &ModelRequest) -> Result<Compute> {
 ///
 /// # Errors
 /// When they cannot be found, read or used.
-pub(crate) fn open(request: &ModelRequest, messages: &Stderr) -> Result<Checkpoint> {
-    let source = Source::locate(&request.source.model, request.source.revision.as_deref())?;
+pub(crate) fn open(request: &LocalRequest, messages: &Stderr) -> Result<Checkpoint> {
+    let source = Source::locate(request.source.model(), request.source.revision.as_deref())?;
     let options = HubOptions {
         offline: request.source.offline,
         progress: !messages.quiet,

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use crate::checkpoint::Source;
 use crate::checkpoint::description::Description;
 use crate::checkpoint::hub::HubOptions;
-use crate::cli::{ChatRequest, DEFAULT_MODEL, ModelRequest, Top};
+use crate::cli::{ChatRequest, ModelRequest, Top};
 use crate::engine::Engine;
 use crate::explore::MAX_ROWS;
 use crate::input::{
@@ -17,7 +17,7 @@ use crate::model::LanguageModel;
 use crate::prompts::Prompt;
 use crate::record::ModelInfo;
 use crate::screen::Stderr;
-use crate::server::{Address, Options, Server, Wanted};
+use crate::server::{Address, OWN_TOKENIZER, Options, Server};
 use crate::text::chat::{ChatTemplate, Messages};
 use crate::text::display;
 use crate::text::tokenizer::{Reading, TextTokenizer};
@@ -86,17 +86,15 @@ impl Remote {
         candidates: usize,
         messages: &Stderr,
     ) -> Result<Self> {
-        let name = request.source.model.to_str();
-        let name =
-            name.context("--model is not UTF-8 (expected what the server calls the model)")?;
+        let name = request.local.source.model.as_deref().map(|name| {
+            let name = name.to_str();
+            name.context("--model is not UTF-8 (expected what the server calls the model)")
+        });
         let texts = request.server.tokenizer.as_deref().map(Texts::open);
         let texts = texts.transpose().context("--tokenizer")?;
         let server = Server::connect(&Options {
             address: address.clone(),
-            model: Wanted {
-                name: name.to_owned(),
-                by_default: name == DEFAULT_MODEL,
-            },
+            model: name.transpose()?.map(str::to_owned),
             top: match request.server.server_top {
                 Top::All => None,
                 Top::Best(top) => Some(top.max(candidates)),
@@ -172,7 +170,7 @@ impl Engine for Remote {
     fn template_source(&self) -> Option<String> {
         match &self.texts {
             Some(texts) => Some(texts.template.as_ref()?.source()),
-            None => Some("server".to_owned()),
+            None => Some(OWN_TOKENIZER.to_owned()),
         }
     }
 

@@ -6,8 +6,8 @@ use anyhow::{Context, Result, ensure};
 
 use crate::checkpoint::source::check_id;
 use crate::cli::{
-    ChatRequest, DeviceChoice, DtypeChoice, ExploreRequest, MAX_SAMPLES, ModelRequest,
-    RerunRequest, SourceRequest,
+    ChatRequest, DeviceChoice, DtypeChoice, ExploreRequest, LocalRequest, MAX_SAMPLES,
+    ModelRequest, RerunRequest, SourceRequest,
 };
 use crate::prompts::{NO_OBJECT, Prompt};
 use crate::record::{ModelInfo, PromptEntry, Record, Settings, Sweep};
@@ -34,14 +34,16 @@ pub(crate) fn model(record: &Record, choices: &RerunRequest) -> Option<ModelRequ
         _ => DtypeChoice::Auto,
     };
     Some(ModelRequest {
-        source: SourceRequest {
-            model,
-            revision,
-            offline: choices.offline,
+        local: LocalRequest {
+            source: SourceRequest {
+                model: Some(model),
+                revision,
+                offline: choices.offline,
+            },
+            device: choices.device.unwrap_or(device),
+            dtype: choices.dtype.unwrap_or(dtype),
+            threads: choices.threads,
         },
-        device: choices.device.unwrap_or(device),
-        dtype: choices.dtype.unwrap_or(dtype),
-        threads: choices.threads,
         server: choices.server.clone(),
     })
 }
@@ -149,7 +151,7 @@ mod tests {
         record.model.id = id.into();
         record.model.revision = revision.map(str::to_owned);
         record.model.note = note.map(str::to_owned);
-        model(&record, &RerunRequest::default()).map(|model| model.source)
+        model(&record, &RerunRequest::default()).map(|model| model.local.source)
     }
 
     #[test]
@@ -157,7 +159,7 @@ mod tests {
         let found = named("org/m", Some("abc"), None).expect("it has a commit");
         assert_eq!(
             (found.model, found.revision),
-            ("org/m".into(), Some("abc".to_owned()))
+            (Some("org/m".into()), Some("abc".to_owned()))
         );
         assert_eq!(named("m", None, None), None);
         assert_eq!(named("m.gguf", None, None), None);
@@ -166,7 +168,7 @@ mod tests {
         #[cfg(feature = "demo")]
         {
             let found = named("demo", None, Some(crate::demo::NOTE)).expect("built in");
-            assert_eq!((found.model, found.revision), ("demo".into(), None));
+            assert_eq!((found.model, found.revision), (Some("demo".into()), None));
         }
     }
 
@@ -174,14 +176,14 @@ mod tests {
     fn what_was_chosen_goes_before_what_the_record_says() {
         let mut record = record(Vec::new());
         record.model.revision = Some("abc".into());
-        let of = |choices: RerunRequest| model(&record, &choices).expect("a model");
+        let of = |choices: RerunRequest| model(&record, &choices).expect("a model").local;
         let choices = RerunRequest {
             model: Some("./m".into()),
             device: Some(DeviceChoice::Auto),
             ..RerunRequest::default()
         };
         let chosen = of(choices);
-        assert_eq!(chosen.source.model, "./m");
+        assert_eq!(chosen.source.model, Some("./m".into()));
         assert_eq!(
             chosen.source.revision, None,
             "it belongs to the other model"

@@ -3,13 +3,13 @@
 use clap::Args;
 
 use super::values::{at_least_one, utf8};
-use super::{ChatRequest, DtypeChoice, ModelRequest, PrintRequest};
+use super::{ChatRequest, DtypeChoice, LocalRequest, PrintRequest};
 
 /// `audit`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AuditRequest {
     /// Which model; its device is where bf16 is computed where that is a GPU. References are computed on the CPU.
-    pub model: ModelRequest,
+    pub model: LocalRequest,
     /// How a prompt becomes what the model sees.
     pub chat: ChatRequest,
     /// How the result is shown.
@@ -47,16 +47,13 @@ pub(super) struct AuditArgs {
     #[command(flatten)]
     print: PrintRequest,
     #[command(flatten)]
-    model: ModelRequest,
+    model: LocalRequest,
 }
 
 impl AuditArgs {
     pub(super) fn into_request(self) -> Result<AuditRequest, String> {
         if !matches!(self.model.dtype, DtypeChoice::Auto | DtypeChoice::F32) {
             return Err("audit compares f32 with bf16 by itself (leave out --dtype)".to_owned());
-        }
-        if self.model.server.server.is_some() {
-            return Err("audit computes on this machine (leave out --server)".to_owned());
         }
         Ok(AuditRequest {
             model: self.model,

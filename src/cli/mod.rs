@@ -83,19 +83,16 @@ pub enum Request {
 }
 
 /// The model of whoever names none.
-pub(crate) const DEFAULT_MODEL: &str = "Qwen/Qwen3.5-2B";
+const DEFAULT_MODEL: &str = "Qwen/Qwen3.5-2B";
 
 /// Where a model's files are.
 #[derive(Debug, Clone, PartialEq, Args)]
 #[command(next_help_heading = "Model")]
 pub struct SourceRequest {
-    /// Hub id, folder in Hugging Face layout, .gguf file, or demo: a tiny built-in experiment that knows nothing but what it was taught
-    #[arg(
-        long,
-        value_name = "ID|FOLDER|FILE.gguf|demo",
-        default_value = DEFAULT_MODEL
-    )]
-    pub model: OsString,
+    /// Hub id, folder in Hugging Face layout, .gguf file, or demo: a tiny built-in experiment that knows nothing but what it was
+    /// taught [default: Qwen/Qwen3.5-2B]
+    #[arg(long, value_name = "ID|FOLDER|FILE.gguf|demo")]
+    pub model: Option<OsString>,
     /// Branch, tag or commit on the hub [default: main]
     #[arg(long, value_name = "REV")]
     pub revision: Option<String>,
@@ -104,10 +101,29 @@ pub struct SourceRequest {
     pub offline: bool,
 }
 
+impl SourceRequest {
+    /// Returns the model that was named, or the one of whoever names none.
+    pub(crate) fn model(&self) -> &OsStr {
+        self.model.as_deref().unwrap_or(OsStr::new(DEFAULT_MODEL))
+    }
+}
+
 /// Which model, and what computes it.
 #[derive(Debug, Clone, PartialEq, Args)]
 #[command(next_help_heading = "Model")]
 pub struct ModelRequest {
+    /// A model on this machine.
+    #[command(flatten)]
+    pub local: LocalRequest,
+    /// The server that computes in place of this machine, if one does.
+    #[command(flatten)]
+    pub server: ServerRequest,
+}
+
+/// Which model, and what of this machine computes it.
+#[derive(Debug, Clone, PartialEq, Args)]
+#[command(next_help_heading = "Model")]
+pub struct LocalRequest {
     /// Where its files are.
     #[command(flatten)]
     pub source: SourceRequest,
@@ -120,9 +136,6 @@ pub struct ModelRequest {
     /// CPU threads [default: one a physical core; RAYON_NUM_THREADS is honoured]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// The server that computes in place of this machine, if one does.
-    #[command(flatten)]
-    pub server: ServerRequest,
 }
 
 /// What computes the forward pass.

@@ -61,8 +61,30 @@ fn without_arguments_the_defaults_are_those_of_the_documentation() {
         ),
         (5, 0.9, 0.3)
     );
-    assert_eq!(request.explore.model.source.model, "Qwen/Qwen3.5-2B");
+    let source = &request.explore.model.local.source;
+    assert_eq!(
+        (&source.model, source.model()),
+        (&None, "Qwen/Qwen3.5-2B".as_ref())
+    );
     assert_eq!(request.output.out, Out::Folder("results".into()));
+}
+
+/// The help says by hand which model nobody has to name.
+#[test]
+fn the_help_names_the_model_of_whoever_names_none() {
+    let mut command = command();
+    let commands = ["temperature-step1", "score", "audit", "tokens", "context"];
+    let mut helps = vec![command.render_long_help()];
+    for name in commands {
+        let found = command.find_subcommand_mut(name).expect("a command");
+        helps.push(found.render_long_help());
+    }
+    for help in helps {
+        let help = help.to_string();
+        let words: Vec<&str> = help.split_whitespace().collect();
+        let expected = format!("[default: {DEFAULT_MODEL}]");
+        assert!(words.join(" ").contains(&expected), "{help}");
+    }
 }
 
 #[test]

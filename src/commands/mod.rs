@@ -52,7 +52,7 @@ fn print<R: Serialize>(
 /// # Errors
 /// As [`Source::locate`] and [`Description::open`].
 fn describe(request: &SourceRequest) -> Result<Description> {
-    let source = Source::locate(&request.model, request.revision.as_deref())?;
+    let source = Source::locate(request.model(), request.revision.as_deref())?;
     let options = HubOptions {
         offline: request.offline,
         progress: true,

@@ -39,7 +39,7 @@ pub(crate) fn run(request: &ScoreRequest) -> Result<ExitCode> {
     let (model, chat) = (&request.model, &request.chat);
     match &model.server.server {
         None => run_on(
-            &Local::open(model, chat, &messages)?,
+            &Local::open(&model.local, chat, &messages)?,
             source,
             request,
             &messages,

@@ -42,7 +42,7 @@ pub(crate) fn run(request: &Step1Request) -> Result<ExitCode> {
     let (model, chat) = (&request.model, &request.chat);
     let record = match &model.server.server {
         None => computed(
-            &Local::open(model, chat, &messages)?,
+            &Local::open(&model.local, chat, &messages)?,
             prompt,
             request,
             &messages,

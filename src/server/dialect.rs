@@ -1,6 +1,6 @@
 //! What is asked of a server, whatever kind it is: ids in, ids out.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use super::http::Client;
@@ -9,38 +9,21 @@ use crate::text::chat::Messages;
 /// Candidates after one prefix, in any order: ids with natural logarithms of their probabilities.
 pub(super) type Best = Vec<(u32, f64)>;
 
-/// A model that is asked for by name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
-    /// What the server is to call it.
-    pub name: String,
-    /// Whether nobody named it: then the only model of a server will do, too.
-    pub by_default: bool,
-}
-
-impl Wanted {
-    /// Returns the place of the model among those of a server.
-    ///
-    /// # Errors
-    /// When it is not there, or nobody chose between several.
-    pub(super) fn among(&self, names: &[&str]) -> Result<usize> {
-        let is_called = |name: &&str| *name == self.name;
-        let is_short = |name: &&str| last_part(name) == self.name;
-        let named = names.iter().position(is_called);
-        if let Some(place) = named.or_else(|| names.iter().position(is_short)) {
-            return Ok(place);
-        }
-        let served = names.join(", ");
-        match (names, self.by_default) {
-            ([], _) => bail!("the server serves no model"),
-            ([_], true) => Ok(0),
-            (_, true) => {
-                bail!("the server serves several models (choose one with --model: {served})")
-            }
-            (_, false) => bail!(
-                "the server has no model `{}` (it serves {served})",
-                self.name
-            ),
+/// Returns the place of a model among those of a server; where none is wanted by name, that of the only one.
+///
+/// # Errors
+/// When it is not there, or nobody chose between several.
+pub(super) fn place_of(wanted: Option<&str>, names: &[&str]) -> Result<usize> {
+    let served = names.join(", ");
+    match (wanted, names) {
+        (_, []) => bail!("the server serves no model"),
+        (None, [_]) => Ok(0),
+        (None, _) => bail!("the server serves several models (choose one with --model: {served})"),
+        (Some(wanted), _) => {
+            let called = names.iter().position(|&name| name == wanted);
+            let place = called.or_else(|| names.iter().position(|name| last_part(name) == wanted));
+            place
+                .with_context(|| format!("the server has no model `{wanted}` (it serves {served})"))
         }
     }
 }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::dialect::{Asked, Best, Dialect, Encoded, Forced, Served, Wanted};
+use super::dialect::{Asked, Best, Dialect, Encoded, Forced, Served, place_of};
 use super::http::{Client, SMALL};
 use crate::text::chat::Messages;
 
@@ -132,7 +132,7 @@ impl LlamaCpp {
     ///
     /// # Errors
     /// When it does not answer, or serves another model than is wanted.
-    pub(super) fn detect(client: &Client, wanted: &Wanted) -> Result<Option<(Self, Served)>> {
+    pub(super) fn detect(client: &Client, wanted: Option<&str>) -> Result<Option<(Self, Served)>> {
         let answer = client.get("/props")?;
         let Ok(props) = answer.read::<Props>("/props") else {
             return match answer.status {
@@ -142,7 +142,7 @@ impl LlamaCpp {
         };
         let models: Models = client.get("/v1/models")?.read("/v1/models")?;
         let names: Vec<&str> = models.data.iter().map(|model| model.id.as_str()).collect();
-        let model = &models.data[wanted.among(&names)?];
+        let model = &models.data[place_of(wanted, &names)?];
         let meta = model.meta.as_ref();
         let meta = meta.context(
             "/v1/models does not say how large the vocabulary is (expected meta.n_vocab)",

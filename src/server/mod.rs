@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-pub use dialect::Wanted;
 pub use http::{Address, KEY_VARIABLE};
 
 use crate::distribution::shown::Shown;
@@ -40,6 +39,9 @@ const MOST_ENTRIES: usize = 1 << 19;
 
 /// How much more is asked for where what was shown does not decide a draw.
 const WIDER: usize = 16;
+
+/// What a record calls the server's own tokenizer and template.
+pub(crate) const OWN_TOKENIZER: &str = "server";
 
 /// Tokens that may end a reply, by their names: a server does not list its own, but it says when one has ended a reply.
 const ENDS: [&str; 14] = [
@@ -64,8 +66,8 @@ const ENDS: [&str; 14] = [
 pub struct Options {
     /// Where it is.
     pub address: Address,
-    /// The model.
-    pub model: Wanted,
+    /// What the server calls the model; `None` is its only one.
+    pub model: Option<String>,
     /// Candidates to show at every step; `None` is all of them.
     pub top: Option<usize>,
     /// How long an answer may take.
@@ -94,7 +96,7 @@ impl Server {
     /// When there is none, or it is not fit: then the sentence says which flag to start it with.
     pub fn connect(options: &Options) -> Result<Self> {
         let client = Client::new(options.address.clone(), options.timeout)?;
-        let found = detect(&client, &options.model);
+        let found = detect(&client, options.model.as_deref());
         let (dialect, served) = found.with_context(|| format!("--server {}", options.address))?;
         ensure!(
             VOCABULARIES.contains(&served.vocab_size) && served.most > 0,
@@ -142,7 +144,7 @@ impl Server {
             fingerprint: served.fingerprint.clone(),
             top: self.inner.top,
             most: served.most,
-            tokenizer: tokenizer.unwrap_or("server").to_owned(),
+            tokenizer: tokenizer.unwrap_or(OWN_TOKENIZER).to_owned(),
         }
     }
 
@@ -236,7 +238,7 @@ impl Server {
     }
 }
 
-fn detect(client: &Client, wanted: &Wanted) -> Result<(Box<dyn Dialect>, Served)> {
+fn detect(client: &Client, wanted: Option<&str>) -> Result<(Box<dyn Dialect>, Served)> {
     if let Some((vllm, served)) = Vllm::detect(client, wanted)? {
         return Ok((Box::new(vllm), served));
     }

@@ -8,7 +8,7 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
-use super::dialect::{Asked, Best, Dialect, Encoded, Forced, Served, Wanted};
+use super::dialect::{Asked, Best, Dialect, Encoded, Forced, Served, place_of};
 use super::http::{Client, SMALL};
 use super::names::looks_like_control;
 use crate::text::byte_level;
@@ -91,7 +91,7 @@ impl Vllm {
     ///
     /// # Errors
     /// When it does not answer, or does not serve the model.
-    pub(super) fn detect(client: &Client, wanted: &Wanted) -> Result<Option<(Self, Served)>> {
+    pub(super) fn detect(client: &Client, wanted: Option<&str>) -> Result<Option<(Self, Served)>> {
         let answer = client.get("/version")?;
         let Ok(Version { version }) = answer.read("/version") else {
             return match answer.status {
@@ -101,7 +101,7 @@ impl Vllm {
         };
         let models: Models = client.get("/v1/models")?.read("/v1/models")?;
         let names: Vec<&str> = models.data.iter().map(|model| model.id.as_str()).collect();
-        let model = &models.data[wanted.among(&names)?];
+        let model = &models.data[place_of(wanted, &names)?];
         let this = Self {
             model: model.id.clone(),
         };

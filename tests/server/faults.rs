@@ -106,6 +106,18 @@ fn a_model_that_is_not_served_is_named_with_those_that_are() {
         "{}",
         ran.stderr
     );
+    // named on the command line, the model of whoever names none is a name like any other
+    let ran = ask(
+        &Program::new(),
+        &server.url(),
+        &["--model", "Qwen/Qwen3.5-2B"],
+    );
+    assert!(
+        ran.stderr
+            .contains("has no model `Qwen/Qwen3.5-2B` (it serves tiny)"),
+        "{}",
+        ran.stderr
+    );
     ask(
         &Program::new(),
         &server.url(),
@@ -147,6 +159,8 @@ fn what_contradicts_a_server_is_a_usage_error() {
             &["--server", "http://host", "--server-timeout", "0"],
             "above 0",
         ),
+        // what promises bits computes here
+        (&["audit", "--server", "http://host"], "unexpected argument"),
         (&["--tokenizer", "."], "--server"),
         (&["--server-top", "5"], "--server"),
     ] {
