@@ -170,6 +170,10 @@ impl Client {
                 Err(Failure::Broken(error) | Failure::Final(error)) => {
                     return Err(self.give_up(error));
                 }
+                Err(Failure::TooLong(error)) => {
+                    self.has_answered.store(true, Ordering::Relaxed);
+                    return Err(error);
+                }
             };
             match pauses.next() {
                 Some(pause) => std::thread::sleep(Duration::from_millis(pause)),
@@ -218,7 +222,7 @@ impl Client {
             .fetch_add(bytes.len() as u64, Ordering::Relaxed);
         read.map_err(|error| self.explain(ureq::Error::from(error), most))?;
         if bytes.len() as u64 > most {
-            return Err(Failure::Final(self.too_long(most)));
+            return Err(self.too_long(most));
         }
         Ok(Answer {
             status,
@@ -227,18 +231,18 @@ impl Client {
         })
     }
 
-    fn too_long(&self, most: u64) -> Error {
-        anyhow!(
+    fn too_long(&self, most: u64) -> Failure {
+        Failure::TooLong(anyhow!(
             "{} answers with more than {most} bytes (expected less for what was asked)",
             self.address
-        )
+        ))
     }
 
     fn explain(&self, error: ureq::Error, most: u64) -> Failure {
         let address = &self.address;
         let seconds = self.timeout.as_secs_f64();
         match error {
-            ureq::Error::BodyExceedsLimit(_) => Failure::Final(self.too_long(most)),
+            ureq::Error::BodyExceedsLimit(_) => self.too_long(most),
             ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => {
                 Failure::Final(anyhow!(
                     "{address} cannot be reached (is the server running, and the address right?)"
@@ -264,6 +268,8 @@ enum Failure {
     Broken(Error),
     /// Another attempt would fare no better.
     Final(Error),
+    /// This one answer is too long; the next may be right.
+    TooLong(Error),
 }
 
 fn is_broken(error: &io::Error) -> bool {

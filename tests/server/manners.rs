@@ -86,6 +86,36 @@ fn a_run_that_loses_its_server_writes_what_is_complete() {
     );
 }
 
+/// Of three prompts the second one's answers are too long: that prompt fails, and the server is asked for the third.
+#[test]
+fn an_answer_that_is_too_long_fails_its_own_prompt_alone() {
+    for kind in [Kind::Vllm, Kind::LlamaCpp] {
+        let server = StandIn::with(
+            kind,
+            Fault::Huge {
+                megabytes: 40,
+                past: 60,
+            },
+        );
+        let long = "long ".repeat(15);
+        let more = ["-p", &long, "-p", "third", "--batch", "1"];
+        let more = [&GREEDY[..], &more].concat();
+        let ran = ask(&Program::new(), &server.url(), &more);
+        assert_eq!(ran.code, Some(1));
+        let record: logprobs::record::Record = serde_json::from_str(&ran.stdout).expect("a record");
+        use logprobs::record::PromptEntry::{Done, Failed};
+        let [Done(first), Failed(second), Done(third)] = &record.prompts[..] else {
+            panic!("{:?}", record.prompts);
+        };
+        assert_eq!((first.greedy.steps.len(), third.greedy.steps.len()), (6, 6));
+        assert!(
+            second.error.contains("answers with more than"),
+            "{}",
+            second.error
+        );
+    }
+}
+
 #[test]
 fn the_key_is_sent_and_never_shown_and_redirects_are_not_followed() {
     let server = StandIn::with(Kind::Vllm, Fault::Key("s3cret"));
