@@ -21,6 +21,7 @@ use crate::remote::Remote;
 use crate::report;
 use crate::score::{self, Plan, Trace, TraceStep};
 use crate::screen::{Screen, Stderr};
+use crate::server::OWN_TOKENIZER;
 use crate::text::display;
 use crate::text::tokenizer::Reading;
 use crate::transcript::{Transcript, plain_text};
@@ -58,10 +59,15 @@ fn run_on<E: Engine>(
     request: &ScoreRequest,
     messages: &Stderr,
 ) -> Result<ExitCode> {
-    ensure!(
-        !request.end || !engine.stop_ids().is_empty(),
-        "the model's files name no end token (leave out --end)"
-    );
+    if request.end && engine.stop_ids().is_empty() {
+        let server = engine.info().server;
+        match server.is_some_and(|server| server.tokenizer == OWN_TOKENIZER) {
+            true => bail!(
+                "the server ends a reply with none of the usual end tokens (leave out --end, or give --tokenizer)"
+            ),
+            false => bail!("the model's files name no end token (leave out --end)"),
+        }
+    }
     let material = source.into_material(request, engine, messages)?;
     let named = named_ids(request, engine)?;
     let behind = named.iter().map(|ids| ids.len() - 1).max().unwrap_or(0);

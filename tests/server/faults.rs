@@ -124,6 +124,37 @@ fn a_model_that_is_not_served_is_named_with_those_that_are() {
         &["--model", "tiny", "--samples", "0"],
     )
     .success();
+    let several = StandIn::with(Kind::Vllm, Fault::Several);
+    let ran = ask(&Program::new(), &several.url(), &[]);
+    assert!(
+        ran.stderr
+            .contains("serves several models (choose one with --model: tiny, Qwen/Qwen3.5-2B)"),
+        "{}",
+        ran.stderr
+    );
+}
+
+/// A server knows no files; those of --tokenizer may name the token.
+#[test]
+fn an_end_that_no_server_knows_cannot_be_scored() {
+    let server = StandIn::with(Kind::Vllm, Fault::NoEnd);
+    let program = Program::new();
+    let url = server.url();
+    let line = [
+        "score",
+        "-p",
+        "法国",
+        "--completion",
+        "12",
+        "--end",
+        "--server",
+        &url,
+    ];
+    let expected = "the server ends a reply with none of the usual end tokens (leave out --end, or give --tokenizer)";
+    program.run(&line).refused(1, &[expected]);
+    let model = folder();
+    let line = [&line[..], &["--tokenizer", model.to_str().expect("UTF-8")]].concat();
+    program.run(&line).success();
 }
 
 #[test]
