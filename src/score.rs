@@ -53,7 +53,7 @@ pub struct Seen {
     pub odds: Odds,
     /// The distribution.
     pub summary: Summary,
-    /// One entry for each of [`Plan::named`]; `None` for those of several tokens.
+    /// One entry for each of [`Plan::named`]; `None` for those of several tokens, and for a token that was not shown.
     pub named: Vec<Option<Odds>>,
 }
 

@@ -96,7 +96,8 @@ pub struct Totals {
     pub bits_per_byte: Option<f64>,
 }
 
-/// One token of the text and what the model thought of it. All numbers are null for a first token without context.
+/// One token of the text and what the model thought of it. All numbers are null for a first token without context; of a server
+/// `logit` is, and what it leaves open, beside `bounds`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ScoredStep {
     /// Its id.
@@ -105,7 +106,7 @@ pub struct ScoredStep {
     pub token: String,
     /// Its bytes.
     pub bytes: Vec<u8>,
-    /// Raw score; null where it is -inf.
+    /// Raw score; null where it is -inf, and of a server.
     pub logit: Option<f32>,
     /// Natural logarithm of `prob`; null where that is 0.
     pub logprob: Option<f32>,
@@ -114,9 +115,9 @@ pub struct ScoredStep {
     pub prob: Option<f32>,
     /// 1 for the best candidate; ties go to the lower id.
     pub rank: Option<usize>,
-    /// Entropy of the distribution in bits.
+    /// Entropy of the distribution in bits; null where it is known between bounds alone.
     pub entropy_bits: Option<f32>,
-    /// The smallest number of best candidates that reach the mass.
+    /// The smallest number of best candidates that reach the mass; null where those shown do not.
     pub mass_count: Option<usize>,
     /// Logit of the best candidate minus logit of the second; null where there is no second, too.
     pub margin: Option<f32>,
@@ -145,7 +146,8 @@ pub struct Named {
     pub rank: Option<usize>,
     /// Its tokens, each after the text and those before it.
     pub tokens: Vec<NamedToken>,
-    /// At each step of the text; null where the step has no context. None for a sequence.
+    /// At each step of the text; null where the step has no context, and where the server did not show the token there. None for
+    /// a sequence.
     pub steps: Vec<Option<Odds>>,
 }
 

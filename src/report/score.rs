@@ -123,6 +123,16 @@ fn steps(record: &Score, width: Option<usize>, out: &mut impl Write) -> io::Resu
             false => writeln!(out, "  {line}{best}")?,
         }
     }
+    let has_hidden = |named: &&Named| {
+        let mut steps = record.steps.iter().zip(&named.steps);
+        steps.any(|(step, odds)| step.prob.is_some() && odds.is_none())
+    };
+    if named.iter().any(has_hidden) {
+        writeln!(
+            out,
+            "  {DIM}{NONE} under a candidate: not among those that the server shows there (--server-top all shows it){DIM:#}"
+        )?;
+    }
     Ok(())
 }
 

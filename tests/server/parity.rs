@@ -338,6 +338,38 @@ fn a_text_is_scored_as_here() {
     }
 }
 
+/// The tokens of the text are asked for until they are seen; the candidates beside them are as far as they are shown.
+#[test]
+fn a_candidate_that_is_not_shown_at_a_step_has_no_number_there() {
+    use logprobs::record::score::Score;
+    let server = StandIn::new(Kind::Vllm);
+    let url = server.url();
+    let program = Program::new();
+    let line = ["--server", &url, "--out", "r.json", "--samples", "0"];
+    program.run(&[&line[..], &SHORT].concat()).success();
+    let line = [
+        "score",
+        "--record",
+        "r.json",
+        "--candidate",
+        "x",
+        "--candidates",
+        "2",
+    ];
+    let note = "- under a candidate: not among those that the server shows there (--server-top all shows it)";
+    for (top, out, has_hidden) in [("2", "few.json", true), ("all", "all.json", false)] {
+        let more = ["--server", &url, "--server-top", top, "--out", out];
+        let shown = program.run(&[&line[..], &more].concat()).success().stdout;
+        assert_eq!(shown.contains(note), has_hidden, "{shown}");
+        let record = std::fs::read(program.path(out)).expect("a record");
+        let score: Score = serde_json::from_slice(&record).expect("a score");
+        assert!(score.steps.iter().all(|step| step.prob.is_some()));
+        assert!(score.named[0].logprob.is_some());
+        let steps = &score.named[0].steps;
+        assert_eq!(steps.iter().any(Option::is_none), has_hidden, "{steps:?}");
+    }
+}
+
 #[test]
 fn the_first_step_at_several_temperatures_is_asked_for_as_a_whole() {
     use logprobs::record::TemperatureStep1;
