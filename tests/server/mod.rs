@@ -1,6 +1,7 @@
 //! The program with a server as its model, on a stand-in that a tiny checkpoint is behind: the same numbers as without it, what is
 //! refused and how, and the manners of the network.
 
+mod check;
 mod faults;
 mod manners;
 mod parity;
