@@ -3,6 +3,7 @@
 
 mod check;
 mod faults;
+mod hostile;
 mod manners;
 mod parity;
 mod real;
