@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::schema::{self, Record};
 
 /// Environment variables that change what the program prints or where it looks.
-const VARIABLES: [&str; 24] = [
+const VARIABLES: [&str; 27] = [
     "NO_COLOR",
     "CLICOLOR",
     "CLICOLOR_FORCE",
@@ -34,6 +34,9 @@ const VARIABLES: [&str; 24] = [
     "http_proxy",
     "https_proxy",
     "all_proxy",
+    "NO_PROXY",
+    "no_proxy",
+    "SSL_CERT_FILE",
 ];
 
 /// A folder to start the program in.

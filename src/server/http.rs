@@ -1,11 +1,11 @@
 //! Requests to one server: JSON out, JSON in, with the manners of a guest.
 //!
-//! Only the address that was given is asked: redirects are not followed. Proxies are those of the environment. An answer is
-//! waited for, and read, no longer and no further than it may be. What is tried again is a server that is not ready (503) or a
-//! connection that broke, nothing else; a server that stays away is not asked again. The key is sent and never shown.
+//! Only the address that was given is asked: redirects are not followed. An answer is waited for, and read, no longer and no
+//! further than it may be. What is tried again is a server that is not ready (503) or a connection that broke, nothing else; a
+//! server that stays away is not asked again. The key is sent and never shown.
 
-use std::fmt;
 use std::io::{self, ErrorKind, Read};
+use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,9 +15,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use ureq::Agent;
+use ureq::http::Uri;
+use ureq::tls::TlsConfig;
 
-/// The environment variable that holds the key.
-pub const KEY_VARIABLE: &str = "LOGPROBS_API_KEY";
+use super::address::{Address, KEY_VARIABLE};
+use super::route::{self, AUTHORITIES};
 
 /// How long to wait before each new attempt; a server that restarts behind a proxy is back within seconds.
 const PAUSES_MS: [u64; 5] = [200, 400, 800, 1600, 3200];
@@ -28,50 +30,12 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// What an error message and similar small answers may take.
 pub(super) const SMALL: u64 = 4 << 20;
 
-/// Where a server is: `http://host:8000`, without what it serves there.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Address(String);
-
-impl Address {
-    /// Reads an address; a final `/v1`, which other clients want, is left out.
-    ///
-    /// # Errors
-    /// When it is none, or holds what must not be in a command line: a name and a password, a query.
-    pub fn parse(text: &str) -> Result<Self> {
-        let text = text.trim();
-        let rest = text
-            .strip_prefix("http://")
-            .or_else(|| text.strip_prefix("https://"))
-            .context("is no address (expected http://HOST:PORT or https://HOST)")?;
-        let host = rest.split('/').next().unwrap_or_default();
-        ensure!(
-            !host.contains('@'),
-            "holds a name or a password (expected them in {KEY_VARIABLE} alone)"
-        );
-        ensure!(
-            !host.is_empty() && !host.starts_with(':') && !text.contains(char::is_whitespace),
-            "names no host (expected http://HOST:PORT)"
-        );
-        ensure!(
-            !text.contains(['?', '#']),
-            "has a query or a fragment (expected http://HOST:PORT)"
-        );
-        ureq::http::Uri::try_from(text).context("is no address (expected http://HOST:PORT)")?;
-        let text = text.trim_end_matches('/');
-        Ok(Self(text.strip_suffix("/v1").unwrap_or(text).to_owned()))
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 /// One server, asked one thing after the other.
 pub(super) struct Client {
     agent: Agent,
     address: Address,
+    /// Where the proxy is, if there is one.
+    proxy: Option<String>,
     /// The value of the `Authorization` header.
     authorization: Option<String>,
     timeout: Duration,
@@ -95,9 +59,22 @@ impl Client {
     /// Prepares to ask; the key is that of the environment.
     ///
     /// # Errors
-    /// When the key cannot be sent.
+    /// When the key cannot be sent, or the proxy or the certificate authorities of the environment cannot be used.
     pub(super) fn new(address: Address, timeout: Duration) -> Result<Self> {
+        let uri = Uri::try_from(address.as_str()).context("an address")?;
+        let proxy = route::proxy(&uri, |name| std::env::var(name).ok())?;
+        let place = proxy.as_ref().map(route::place);
+        let is_secret = |place: &str| place.starts_with("https:");
+        let authorities = std::env::var_os(AUTHORITIES).filter(|path| !path.is_empty());
+        let mut tls = TlsConfig::builder();
+        if let Some(path) = authorities
+            && (is_secret(address.as_str()) || place.as_deref().is_some_and(is_secret))
+        {
+            tls = tls.root_certs(route::authorities(Path::new(&path))?);
+        }
         let agent = Agent::config_builder()
+            .proxy(proxy)
+            .tls_config(tls.build())
             .http_status_as_error(false)
             .max_redirects(0)
             .max_redirects_will_error(false)
@@ -120,6 +97,7 @@ impl Client {
         Ok(Self {
             agent: agent.into(),
             address,
+            proxy: place,
             authorization,
             timeout,
             has_answered: AtomicBool::new(false),
@@ -231,6 +209,27 @@ impl Client {
         })
     }
 
+    /// `reason` ends in the status where there was an answer: `proxy server responded 407/407`.
+    fn refused_by_proxy(&self, reason: &str) -> Failure {
+        let proxy = self.proxy.as_deref().unwrap_or_default();
+        let address = &self.address;
+        let (_, status) = reason.rsplit_once('/').unwrap_or_default();
+        match status {
+            "" => Failure::Broken(anyhow!("the proxy {proxy} does not answer: {reason}")),
+            "407" => Failure::Final(anyhow!(
+                "the proxy {proxy} wants another name and password: status 407 (give them in its variable: http://NAME:PASSWORD@HOST:PORT)"
+            )),
+            // the server behind it is not there now
+            "502" | "503" | "504" => Failure::Broken(anyhow!(
+                "the proxy {proxy} does not reach {address}: status {status} (is the server running?)"
+            )),
+            _ => Failure::Final(anyhow!(
+                "the proxy {proxy} refuses a connection to {address}: status {status} (it must allow CONNECT to this port, or \
+                 NO_PROXY name the host)"
+            )),
+        }
+    }
+
     fn too_long(&self, most: u64) -> Failure {
         Failure::TooLong(anyhow!(
             "{} answers with more than {most} bytes (expected less for what was asked)",
@@ -239,10 +238,15 @@ impl Client {
     }
 
     fn explain(&self, error: ureq::Error, most: u64) -> Failure {
-        let address = &self.address;
+        let proxy = self.proxy.as_deref();
+        let address = match proxy {
+            None => self.address.to_string(),
+            Some(proxy) => format!("{} (through the proxy {proxy})", self.address),
+        };
         let seconds = self.timeout.as_secs_f64();
         match error {
             ureq::Error::BodyExceedsLimit(_) => self.too_long(most),
+            ureq::Error::ConnectProxyFailed(reason) => self.refused_by_proxy(&reason),
             ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => {
                 Failure::Final(anyhow!(
                     "{address} cannot be reached (is the server running, and the address right?)"
@@ -251,11 +255,24 @@ impl Client {
             ureq::Error::Timeout(_) => Failure::Final(anyhow!(
                 "{address} has not answered within {seconds} s (raise --server-timeout, or lower --server-top or --batch)"
             )),
-            ureq::Error::Io(error) if is_broken(&error) => Failure::Broken(anyhow!(
-                "the connection to {address} breaks: {error} (is the server running?)"
-            )),
+            ureq::Error::Io(error) if is_broken(&error) => {
+                // a server that refuses a proxy has the proxy refuse, in its own words
+                let who = match (proxy, error.kind()) {
+                    (Some(_), ErrorKind::ConnectionRefused) => "proxy",
+                    _ => "server",
+                };
+                Failure::Broken(anyhow!(
+                    "the connection to {address} breaks: {error} (is the {who} running?)"
+                ))
+            }
+            ureq::Error::Io(error) if error.kind() == ErrorKind::InvalidData => {
+                Failure::Final(unproven(&address, &error))
+            }
             ureq::Error::ConnectionFailed | ureq::Error::BodyStalled => Failure::Broken(anyhow!(
                 "{address} cannot be reached (is the server running?)"
+            )),
+            ureq::Error::HostNotFound | ureq::Error::Io(_) => Failure::Final(anyhow!(
+                "{address} cannot be reached: {error} (is the name right?)"
             )),
             error => Failure::Final(anyhow!("{address} cannot be asked: {error}")),
         }
@@ -270,6 +287,24 @@ enum Failure {
     Final(Error),
     /// This one answer is too long; the next may be right.
     TooLong(Error),
+}
+
+/// Says why a server has not proved who it is.
+fn unproven(address: &str, error: &io::Error) -> Error {
+    let error = error.to_string();
+    match error.strip_prefix("invalid peer certificate: ") {
+        Some("UnknownIssuer") => anyhow!(
+            "the certificate of {address} is signed by an authority that is not known (expected a public one, or those of the PEM \
+             file that {AUTHORITIES} names)"
+        ),
+        Some(why) if why.contains("CaUsedAsEndEntity") => anyhow!(
+            "the certificate of {address} is an authority's own (expected one that is made for a server: CA:FALSE)"
+        ),
+        Some(why) => anyhow!("the certificate of {address} is not valid: {why}"),
+        None => anyhow!(
+            "{address} does not speak TLS as expected: {error} (is it http:// in place of https://?)"
+        ),
+    }
 }
 
 fn is_broken(error: &io::Error) -> bool {
@@ -340,36 +375,6 @@ impl Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_address_is_a_host_without_secrets() {
-        for (text, expected) in [
-            ("http://127.0.0.1:8000", "http://127.0.0.1:8000"),
-            ("https://gpu.example.org/v1/", "https://gpu.example.org"),
-            (" http://[::1]:80/ ", "http://[::1]:80"),
-            (
-                "https://example.org/models/a",
-                "https://example.org/models/a",
-            ),
-        ] {
-            assert_eq!(Address::parse(text).expect(text).to_string(), expected);
-        }
-        for (text, expected) in [
-            ("localhost:8000", "is no address"),
-            ("ftp://host", "is no address"),
-            ("http://", "names no host"),
-            ("http://:80", "names no host"),
-            ("http://me:secret@host", "holds a name or a password"),
-            ("http://host?key=secret", "has a query"),
-            ("http://a b", "names no host"),
-        ] {
-            let error = Address::parse(text).expect_err(text).to_string();
-            assert!(
-                error.contains(expected) && !error.contains("secret"),
-                "{error}"
-            );
-        }
-    }
 
     #[test]
     fn a_refusal_says_what_the_server_says() {

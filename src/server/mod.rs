@@ -5,10 +5,12 @@
 //! ids must be distinct and those that were sent, log-probabilities at most 0 and their sum at most 1, and a self-test at the
 //! start finds out whether they are the model's own or what a sampler made of them.
 
+mod address;
 mod dialect;
 mod http;
 mod llama_cpp;
 mod names;
+mod route;
 mod vllm;
 
 use std::collections::BTreeSet;
@@ -17,7 +19,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-pub use http::{Address, KEY_VARIABLE};
+pub use address::{Address, KEY_VARIABLE};
 
 use crate::distribution::shown::Shown;
 use crate::model::LanguageModel;

@@ -7,6 +7,7 @@ mod hostile;
 mod manners;
 mod parity;
 mod real;
+mod route;
 mod stand_in;
 
 use crate::program::{Program, Ran};
