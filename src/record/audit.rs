@@ -91,7 +91,7 @@ pub struct AuditedStep {
 /// What computes runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EngineInfo {
-    /// The kernels that compute matrix products (`avx512`, `avx2`, `portable`), or `tensors`: candle's operations.
+    /// The kernels that compute matrix products (`avx512`, `avx2`, `neon`, `portable`), or `tensors`: candle's operations.
     pub products: String,
     /// `cpu`, `cuda` or `metal`.
     pub device: String,

@@ -5,12 +5,16 @@
 //! the same bits on all of them. What a processor has not, [`Portable`] does lane by lane (fused multiply-add included:
 //! exact everywhere, slow where the processor has none).
 
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
 use std::sync::OnceLock;
 
+#[cfg(target_arch = "aarch64")]
+pub use neon::Neon;
 pub use portable::Portable;
 pub(super) use portable::f16;
 #[cfg(target_arch = "x86_64")]
@@ -124,7 +128,10 @@ pub enum Isa {
     /// 256-bit vectors and fused multiply-add.
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
-    /// What the compiler makes of plain loops; NEON on aarch64.
+    /// 128-bit vectors of aarch64.
+    #[cfg(target_arch = "aarch64")]
+    Neon(Neon),
+    /// What the compiler makes of plain loops.
     Portable(Portable),
 }
 
@@ -140,17 +147,21 @@ impl Isa {
             all.extend(Avx512::detect().map(Self::Avx512));
             all.extend(Avx2::detect().map(Self::Avx2));
         }
+        #[cfg(target_arch = "aarch64")]
+        all.extend(Neon::detect().map(Self::Neon));
         all.push(Self::Portable(Portable));
         all
     }
 
-    /// Returns its name: `avx512`, `avx2`, `portable`.
+    /// Returns its name: `avx512`, `avx2`, `neon`, `portable`.
     pub fn name(self) -> &'static str {
         match self {
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(_) => "avx512",
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(_) => "avx2",
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(_) => "neon",
             Self::Portable(_) => "portable",
         }
     }
@@ -174,6 +185,8 @@ impl Isa {
             Self::Avx512(simd) => simd.run(job),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2(simd) => simd.run(job),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(simd) => simd.run(job),
             Self::Portable(simd) => simd.run(job),
         }
     }
