@@ -253,7 +253,10 @@ fn a_near_tie_flips_in_bf16_and_a_sure_fact_does_not() {
 
 /// The effect behind the reports of "greedy is not reproducible": the same bf16 run alone and among others.
 #[test]
-#[cfg(target_arch = "x86_64")]
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    ignore = "how candle sums a product elsewhere was not looked at"
+)]
 fn bf16_depends_on_the_batch_unless_sums_have_one_order() {
     let Some(path) = smollm::model() else { return };
     let golden = std::fs::read(fixture("smollm2_golden.json")).expect("it is in the repository");
