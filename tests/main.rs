@@ -1,5 +1,7 @@
 //! One binary for all integration tests, so that candle links once.
 
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod amx;
 mod audit;
 mod batch;
 mod benches;

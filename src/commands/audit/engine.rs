@@ -51,7 +51,7 @@ impl Engine {
         all.extend(other.map(|isa| Self {
             compute: Compute::on_cpu(Backend::Kernels(isa)),
             ways: &[Alone],
-            is_promised: true,
+            is_promised: best.is_some_and(|best| isa.has_bits_of(best)),
         }));
         let others = [
             Backend::Tensors {

@@ -5,6 +5,8 @@
 //! the same bits on all of them. What a processor has not, [`Portable`] does lane by lane (fused multiply-add included:
 //! exact everywhere, slow where the processor has none).
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
@@ -13,6 +15,8 @@ mod x86;
 
 use std::sync::OnceLock;
 
+#[cfg(target_arch = "x86_64")]
+pub use amx::Amx;
 #[cfg(target_arch = "aarch64")]
 pub use neon::Neon;
 pub use portable::Portable;
@@ -122,6 +126,9 @@ pub trait Job {
 /// A set of instructions that this processor has.
 #[derive(Debug, Clone, Copy)]
 pub enum Isa {
+    /// Matrix tiles for products with bf16 weights, 512-bit vectors for everything else.
+    #[cfg(target_arch = "x86_64")]
+    Amx(Amx),
     /// 512-bit vectors.
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
@@ -144,6 +151,7 @@ impl Isa {
         let mut all = Vec::new();
         #[cfg(target_arch = "x86_64")]
         {
+            all.extend(Amx::detect().map(Self::Amx));
             all.extend(Avx512::detect().map(Self::Avx512));
             all.extend(Avx2::detect().map(Self::Avx2));
         }
@@ -153,9 +161,11 @@ impl Isa {
         all
     }
 
-    /// Returns its name: `avx512`, `avx2`, `neon`, `portable`.
+    /// Returns its name: `amx`, `avx512`, `avx2`, `neon`, `portable`.
     pub fn name(self) -> &'static str {
         match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx(_) => "amx",
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(_) => "avx512",
             #[cfg(target_arch = "x86_64")]
@@ -164,6 +174,25 @@ impl Isa {
             Self::Neon(_) => "neon",
             Self::Portable(_) => "portable",
         }
+    }
+
+    /// Returns the proof that products may use tiles, if this set has them.
+    #[cfg(target_arch = "x86_64")]
+    pub fn amx(self) -> Option<Amx> {
+        match self {
+            Self::Amx(amx) => Some(amx),
+            _ => None,
+        }
+    }
+
+    /// Whether products with bf16 weights run on matrix tiles.
+    pub fn has_tiles(self) -> bool {
+        self.name() == "amx"
+    }
+
+    /// Whether every kernel gives the same bits as with another set: all do but tiles, which sum a product in their own order.
+    pub fn has_bits_of(self, other: Self) -> bool {
+        self.has_tiles() == other.has_tiles()
     }
 
     /// Returns the one that this process uses: what `LOGPROBS_ISA` names when it was first asked, else the best.
@@ -181,6 +210,8 @@ impl Isa {
     #[inline]
     pub fn run<J: Job>(self, job: J) -> J::Output {
         match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx(amx) => amx.vectors().run(job),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(simd) => simd.run(job),
             #[cfg(target_arch = "x86_64")]

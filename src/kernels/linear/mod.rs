@@ -1,0 +1,328 @@
+//! Matrix products with weights as they are published (bf16, f16 or f32): activations and results are f32.
+//!
+//! Weights are tiled once: a *panel* is sixteen outputs, their inputs interleaved, two a 64-byte line for the 16-bit types.
+//! [`vectors`] multiplies them with the instructions that every kernel uses; where the processor has matrix tiles, [`tiles`]
+//! does so for bf16. In both an output is summed over its inputs in one order, whatever the number of rows and the threads:
+//! the bits of a result depend on its row alone, and on which of the two made it.
+#![allow(
+    unsafe_code,
+    reason = "panels write columns of a matrix whose rows are contiguous"
+)]
+
+#[cfg(target_arch = "x86_64")]
+mod tiles;
+mod vectors;
+
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+
+use super::lines::Lines;
+use super::parallel::{self, Shared};
+use super::simd::{Isa, LANES, Line};
+
+/// Panels that are taken through all rows before the next: with their weights a row's activations stay in the cache.
+const GROUP: usize = 4;
+
+/// Weights that a part of the work has at least, in lines: 64 KiB, far more than handing it to a thread costs.
+const LEAST_LINES: usize = 1024;
+
+/// How a weight matrix is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// The upper half of an f32.
+    Bf16,
+    /// Half precision; finite numbers only.
+    F16,
+    /// Single precision.
+    F32,
+}
+
+/// A weight matrix, tiled.
+#[derive(Debug)]
+pub struct Weights {
+    format: Format,
+    outputs: usize,
+    inputs: usize,
+    lines: Lines,
+}
+
+impl Weights {
+    /// Tiles a matrix `[outputs, inputs]` whose numbers lie in `bytes`, little-endian, row by row.
+    ///
+    /// # Panics
+    /// When the length is not that of the matrix.
+    pub fn from_bytes(format: Format, bytes: &[u8], outputs: usize, inputs: usize) -> Self {
+        let size = match format {
+            Format::Bf16 | Format::F16 => 2,
+            Format::F32 => 4,
+        };
+        assert_eq!(bytes.len(), outputs * inputs * size, "bytes of a matrix");
+        let row = inputs * size;
+        Self::tiled(format, outputs, inputs, |first, last, panel| {
+            tile(&bytes[first * row..last * row], row, panel);
+        })
+    }
+
+    /// Tiles a matrix `[outputs, inputs]` whose numbers lie row by row; numbers that are all bf16 are kept as such.
+    ///
+    /// # Panics
+    /// When the length is not that of the matrix.
+    pub fn from_numbers(numbers: &[f32], outputs: usize, inputs: usize) -> Self {
+        assert_eq!(numbers.len(), outputs * inputs, "numbers of a matrix");
+        let is_bf16 = |number: &f32| number.to_bits() & 0xffff == 0;
+        let (format, skipped) = match numbers.iter().all(is_bf16) {
+            true => (Format::Bf16, 2),
+            false => (Format::F32, 0),
+        };
+        Self::tiled(format, outputs, inputs, |first, last, panel| {
+            let numbers = &numbers[first * inputs..last * inputs];
+            let mut bytes = Vec::with_capacity(4 * numbers.len());
+            for number in numbers {
+                bytes.extend_from_slice(&number.to_le_bytes()[skipped..]);
+            }
+            tile(&bytes, inputs * (4 - skipped), panel);
+        })
+    }
+
+    /// Lets `tile` write the rows from a first to a last into every panel, whose lines are zeros.
+    fn tiled(
+        format: Format,
+        outputs: usize,
+        inputs: usize,
+        tile: impl Fn(usize, usize, &mut [Line]) + Sync + Send,
+    ) -> Self {
+        let panel = panel_lines(format, inputs);
+        let mut lines = Lines::zeros(outputs.div_ceil(LANES) * panel);
+        let target = Shared::new(&mut lines);
+        parallel::ranges(outputs.div_ceil(LANES), 1, |panels| {
+            for index in panels {
+                // SAFETY: every panel is one thread's.
+                let panel = unsafe { target.part(index * panel..(index + 1) * panel) };
+                let first = index * LANES;
+                tile(first, (first + LANES).min(outputs), panel);
+            }
+        });
+        Self {
+            format,
+            outputs,
+            inputs,
+            lines,
+        }
+    }
+
+    /// Returns the number of outputs.
+    pub fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    /// Returns the number of inputs.
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    /// Writes the weights of one output, `inputs` of them, as f32: exact.
+    ///
+    /// # Panics
+    /// When there is no such output, or `to` has another length.
+    pub fn copy_row(&self, output: usize, to: &mut [f32]) {
+        assert!(
+            output < self.outputs && to.len() == self.inputs,
+            "a row of the matrix"
+        );
+        let (panel, lane) = (output / LANES, output % LANES);
+        let lines = &self.lines[panel * self.panel_lines()..(panel + 1) * self.panel_lines()];
+        for (input, to) in to.iter_mut().enumerate() {
+            *to = match self.format {
+                Format::F32 => f32::from_bits(lines[input].0[lane]),
+                Format::Bf16 => {
+                    let pair = lines[input / 2].0[lane];
+                    f32::from_bits(if input % 2 == 0 {
+                        pair << 16
+                    } else {
+                        pair & 0xffff_0000
+                    })
+                }
+                Format::F16 => {
+                    let pair = lines[input / 2].0[lane];
+                    super::simd::f16(pair >> (16 * (input % 2)) & 0xffff)
+                }
+            };
+        }
+    }
+
+    fn panel_lines(&self) -> usize {
+        panel_lines(self.format, self.inputs)
+    }
+}
+
+fn panel_lines(format: Format, inputs: usize) -> usize {
+    let pairs = inputs.div_ceil(2);
+    match format {
+        Format::Bf16 | Format::F16 => pairs,
+        Format::F32 => 2 * pairs,
+    }
+}
+
+/// Returns whether f16 numbers are all finite: the only ones that [`Format::F16`] holds.
+pub fn is_finite(bytes: &[u8]) -> bool {
+    let (numbers, _) = bytes.as_chunks::<2>();
+    numbers
+        .iter()
+        .all(|bytes| u16::from_le_bytes(*bytes) & 0x7c00 != 0x7c00)
+}
+
+/// Interleaves up to sixteen rows of bytes, four at a time: two 16-bit numbers or one of 32 bits.
+fn tile(rows: &[u8], row_bytes: usize, panel: &mut [Line]) {
+    // blocks of a square kibibyte, which stay in the nearest cache
+    for (block, lines) in panel.chunks_mut(LANES).enumerate() {
+        let start = block * LANES * 4;
+        for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
+            let row = &row[start.min(row_bytes)..(start + 4 * lines.len()).min(row_bytes)];
+            let (words, odd) = row.as_chunks::<4>();
+            for (line, word) in lines.iter_mut().zip(words) {
+                line.0[lane] = u32::from_le_bytes(*word);
+            }
+            if let [low, high] = odd {
+                lines[words.len()].0[lane] = u32::from_le_bytes([*low, *high, 0, 0]);
+            }
+        }
+    }
+}
+
+/// Multiplies rows of activations, `[rows, inputs]`, with several matrices of as many inputs; returns `[rows, outputs]` for
+/// each: `y[r][o] = Σ_i x[r][i] · w[o][i]`.
+///
+/// # Panics
+/// When a matrix has another number of inputs, or `xs` is no whole number of rows.
+pub fn multiply(isa: Isa, xs: &[f32], inputs: usize, weights: &[&Weights]) -> Vec<Vec<f32>> {
+    assert!(xs.len().is_multiple_of(inputs), "whole rows of activations");
+    let rows = xs.len() / inputs;
+    let mut results: Vec<Vec<f32>> = weights
+        .iter()
+        .map(|weights| vec![0.0; rows * weights.outputs])
+        .collect();
+    let mut targets: Vec<Vec<&mut [f32]>> = results
+        .iter_mut()
+        .zip(weights)
+        .map(|(result, weights)| result.chunks_mut(weights.outputs).collect())
+        .collect();
+    multiply_into(isa, xs, inputs, weights, &mut targets);
+    results
+}
+
+/// As [`multiply`], writing row `r` of matrix `m` to `targets[m][r]`.
+///
+/// # Panics
+/// As [`multiply`], or when a target has another length than its matrix has outputs.
+pub fn multiply_into(
+    isa: Isa,
+    xs: &[f32],
+    inputs: usize,
+    weights: &[&Weights],
+    targets: &mut [Vec<&mut [f32]>],
+) {
+    let rows = xs.len() / inputs;
+    if rows == 0 {
+        return;
+    }
+    for (weights, targets) in weights.iter().zip(targets.iter()) {
+        assert_eq!(weights.inputs, inputs, "inputs of a matrix");
+        assert!(
+            targets.len() == rows && targets.iter().all(|row| row.len() == weights.outputs),
+            "targets of a matrix"
+        );
+    }
+    let activations = Activations::pack(isa, xs, inputs, weights);
+    let targets: Vec<Vec<Shared<f32>>> = targets
+        .iter_mut()
+        .map(|rows| rows.iter_mut().map(|row| Shared::new(row)).collect())
+        .collect();
+    // the panels of all matrices, one after the other
+    let mut ends = Vec::with_capacity(weights.len());
+    let mut num_panels = 0;
+    for weights in weights {
+        num_panels += weights.outputs.div_ceil(LANES);
+        ends.push(num_panels);
+    }
+    let panel_lines = weights.iter().map(|weights| weights.panel_lines()).min();
+    let least = LEAST_LINES
+        .div_ceil(panel_lines.unwrap_or(1).max(1))
+        .next_multiple_of(GROUP);
+    parallel::ranges(num_panels, least, |panels| {
+        let mut start = 0;
+        for ((weights, targets), &end) in weights.iter().zip(&targets).zip(&ends) {
+            let part = panels.start.max(start)..panels.end.min(end);
+            if part.start < part.end {
+                activations.multiply(&Panels {
+                    weights,
+                    targets,
+                    range: part.start - start..part.end - start,
+                });
+            }
+            start = end;
+        }
+    });
+}
+
+/// Some panels of one matrix, and where their products with all rows go.
+struct Panels<'a> {
+    weights: &'a Weights,
+    targets: &'a [Shared<'a, f32>],
+    range: Range<usize>,
+}
+
+impl Panels<'_> {
+    /// Returns the lines of one panel.
+    fn lines(&self, panel: usize) -> &[Line] {
+        let length = self.weights.panel_lines();
+        &self.weights.lines[panel * length..(panel + 1) * length]
+    }
+
+    /// Writes what a panel's outputs are for a row.
+    fn write(&self, row: usize, panel: usize, outputs: &[f32; LANES]) {
+        let first = panel * LANES;
+        let last = (first + LANES).min(self.weights.outputs);
+        // SAFETY: every panel is one thread's.
+        let target = unsafe { self.targets[row].part(first..last) };
+        target.copy_from_slice(&outputs[..last - first]);
+    }
+}
+
+/// Rows of activations, in the order in which the instructions that multiply them read them.
+struct Activations {
+    isa: Isa,
+    vectors: Option<vectors::Activations>,
+    #[cfg(target_arch = "x86_64")]
+    tiles: Option<(super::simd::Amx, tiles::Activations)>,
+}
+
+impl Activations {
+    /// Arranges rows, `[rows, inputs]`, for the products with some matrices.
+    fn pack(isa: Isa, xs: &[f32], inputs: usize, weights: &[&Weights]) -> Self {
+        let on_tiles = |weights: &&Weights| isa.has_tiles() && weights.format == Format::Bf16;
+        let has_others = !weights.iter().all(on_tiles);
+        Self {
+            isa,
+            vectors: has_others.then(|| isa.run(vectors::Pack { xs, inputs })),
+            #[cfg(target_arch = "x86_64")]
+            tiles: isa
+                .amx()
+                .filter(|_| weights.iter().any(on_tiles))
+                .map(|amx| (amx, isa.run(tiles::Pack { xs, inputs }))),
+        }
+    }
+
+    fn multiply(&self, panels: &Panels) {
+        #[cfg(target_arch = "x86_64")]
+        if let (Some((amx, activations)), Format::Bf16) = (&self.tiles, panels.weights.format) {
+            return tiles::multiply(*amx, activations, panels);
+        }
+        let activations = self.vectors.as_ref().expect("packed for these weights");
+        self.isa.run(vectors::Products {
+            panels,
+            activations,
+        });
+    }
+}

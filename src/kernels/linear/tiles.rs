@@ -1,0 +1,313 @@
+//! Products on matrix tiles (AMX): sixteen rows of activations at a time with the 32 inputs of sixteen outputs.
+//!
+//! Tiles multiply bf16 and sum in f32. An f32 activation is the sum of three bf16 numbers, to the last bit, so that three
+//! products, exact each, have the precision of one in f32. The 16 lines of a panel that hold 32 inputs are a tile of weights
+//! as they lie. A sum takes 32 inputs at once (even and odd ones apart, then together), the smallest part of the activations
+//! first; it is the same whatever the number of rows, whose sums tiles keep apart.
+//!
+//! Subnormal numbers count as 0 here, and an infinite activation gives NaN.
+//!
+//! Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, TDPBF16PS.
+
+use std::arch::asm;
+
+use super::{GROUP, Panels};
+use crate::kernels::parallel::{self, Shared};
+use crate::kernels::simd::{Amx, Job, LANES, Line, Simd};
+
+/// Rows of a tile, at most; of a tile of weights always, each with two inputs.
+const ROWS: usize = 16;
+/// Inputs that one product takes.
+const INPUTS: usize = 2 * ROWS;
+/// bf16 numbers whose sum is an f32.
+const PARTS: usize = 3;
+/// Tiles of rows that are multiplied together: with two panels they fill four of the eight tiles with sums.
+const TOGETHER: usize = 2;
+/// Packed activations that a thread is given at once, in steps.
+const BAND: usize = 8;
+
+/// Rows of activations in tiles: for every one or two tiles, for every [`INPUTS`], for every part, each tile's lines.
+pub(super) struct Activations {
+    rows: usize,
+    shape: Shape,
+    lines: Vec<Line>,
+}
+
+#[derive(Clone, Copy)]
+struct Shape {
+    /// Tiles in all.
+    tiles: usize,
+    /// Rows of each; what the last one lacks are zeros.
+    height: usize,
+    /// Products that a sum takes.
+    steps: usize,
+}
+
+impl Shape {
+    fn new(rows: usize, inputs: usize) -> Self {
+        let tiles = rows.div_ceil(ROWS);
+        Self {
+            tiles,
+            height: rows.div_ceil(tiles),
+            steps: inputs.div_ceil(INPUTS),
+        }
+    }
+
+    /// Returns the tiles that are multiplied together with tile `first`, and that one.
+    fn together(self, first: usize) -> usize {
+        TOGETHER.min(self.tiles - first)
+    }
+
+    /// Returns the lines of one step of so many tiles.
+    fn step_lines(self, tiles: usize) -> usize {
+        PARTS * tiles * self.height
+    }
+}
+
+/// Arranges rows, `[rows, inputs]`.
+pub(super) struct Pack<'a> {
+    pub(super) xs: &'a [f32],
+    pub(super) inputs: usize,
+}
+
+impl Job for Pack<'_> {
+    type Output = Activations;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) -> Activations {
+        let Self { xs, inputs } = self;
+        let rows = xs.len() / inputs;
+        let shape = Shape::new(rows, inputs);
+        let mut lines = vec![Line::ZERO; shape.steps * shape.step_lines(shape.tiles)];
+        let target = Shared::new(&mut lines);
+        let bands = shape.steps.div_ceil(BAND);
+        parallel::each(shape.tiles.div_ceil(TOGETHER) * bands, |part| {
+            let (first, band) = (part / bands * TOGETHER, part % bands);
+            let tiles = shape.together(first);
+            let steps = BAND * band..shape.steps.min(BAND * (band + 1));
+            let start = shape.steps * shape.step_lines(first);
+            let length = shape.step_lines(tiles);
+            // SAFETY: bands lie one after the other, and so do the tiles that are multiplied together.
+            let lines =
+                unsafe { target.part(start + steps.start * length..start + steps.end * length) };
+            for (step, lines) in steps.zip(lines.chunks_exact_mut(length)) {
+                let columns = INPUTS * step..inputs.min(INPUTS * (step + 1));
+                for place in 0..(tiles * shape.height).min(rows - first * shape.height) {
+                    let row = first * shape.height + place;
+                    let parts = split(&xs[row * inputs..(row + 1) * inputs][columns.clone()]);
+                    for (part, line) in parts.into_iter().enumerate() {
+                        lines[part * tiles * shape.height + place] = line;
+                    }
+                }
+            }
+        });
+        Activations { rows, shape, lines }
+    }
+}
+
+/// Splits up to [`INPUTS`] numbers into lines of bf16 whose sums they are, the smallest first.
+#[inline(always)]
+fn split(numbers: &[f32]) -> [Line; PARTS] {
+    let mut whole = [0.0; INPUTS];
+    whole[..numbers.len()].copy_from_slice(numbers);
+    let upper = |number: f32| f32::from_bits(number.to_bits() & 0xffff_0000);
+    let mut lines = [Line::ZERO; PARTS];
+    for part in (0..PARTS).rev() {
+        for (pair, numbers) in lines[part].0.iter_mut().zip(whole.as_chunks().0) {
+            let [even, odd]: &[f32; 2] = numbers;
+            *pair = even.to_bits() >> 16 | odd.to_bits() & 0xffff_0000;
+        }
+        // exact: the upper half is the nearest number towards 0 with the leading eight bits
+        whole = whole.map(|number| number - upper(number));
+    }
+    lines
+}
+
+/// Multiplies some panels with all rows.
+pub(super) fn multiply(amx: Amx, activations: &Activations, panels: &Panels) {
+    let shape = activations.shape;
+    let lines = panels.weights.panel_lines();
+    let mut padded = Vec::new();
+    if !lines.is_multiple_of(ROWS) {
+        padded = vec![Line::ZERO; 2 * shape.steps * ROWS];
+    }
+    let tiles = Tiles::configure(amx, shape.height);
+    let mut group = panels.range.clone();
+    while group.start < group.end {
+        let end = (group.start + GROUP).min(group.end);
+        for first in (0..shape.tiles).step_by(TOGETHER) {
+            let together = shape.together(first);
+            let start = shape.steps * shape.step_lines(first);
+            let xs = &activations.lines[start..start + shape.steps * shape.step_lines(together)];
+            for panel in (group.start..end).step_by(2) {
+                let pair = [panel, (panel + 1).min(end - 1)];
+                let mut weights = pair.map(|panel| panels.lines(panel));
+                if !padded.is_empty() {
+                    let (one, other) = padded.split_at_mut(shape.steps * ROWS);
+                    one[..lines].copy_from_slice(weights[0]);
+                    other[..lines].copy_from_slice(weights[1]);
+                    weights = [one, other];
+                }
+                let sums = tiles.products(xs, together, weights);
+                for (tile, sums) in sums[..together].iter().enumerate() {
+                    let row = (first + tile) * shape.height;
+                    let rows = shape.height.min(activations.rows - row);
+                    for (panel, sums) in (panel..end).zip(sums) {
+                        for (offset, sums) in sums[..rows].iter().enumerate() {
+                            panels.write(row + offset, panel, &sums.0);
+                        }
+                    }
+                }
+            }
+        }
+        group.start = end;
+    }
+}
+
+/// Asks for the tile of weights that comes two steps after the one at `$panel`: what memory needs to answer.
+macro_rules! ahead {
+    ($panel:literal) => {
+        ahead!($panel; "0" "64" "128" "192" "256" "320" "384" "448" "512" "576" "640" "704" "768" "832" "896" "960")
+    };
+    ($panel:literal; $($line:literal)*) => {
+        concat!($("prefetcht0 [{", $panel, "} + 2048 + ", $line, "]\n"),*)
+    };
+}
+
+/// Loads the next tile of rows into `$xs` and adds its products with both panels to `$first` and `$second`.
+macro_rules! rows {
+    ($xs:literal, $first:literal, $second:literal) => {
+        concat!(
+            "tileloadd ",
+            $xs,
+            ", [{xs} + {line}]\n",
+            "add {xs}, {tile}\n",
+            "tdpbf16ps ",
+            $first,
+            ", ",
+            $xs,
+            ", tmm4\n",
+            "tdpbf16ps ",
+            $second,
+            ", ",
+            $xs,
+            ", tmm5\n",
+        )
+    };
+}
+
+/// Sums of one row with one panel.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Sums([f32; LANES]);
+
+/// The processor's tiles, of one shape while this lives: 4 and 5 hold weights, all others have `height` rows.
+struct Tiles {
+    height: usize,
+}
+
+/// What LDTILECFG reads.
+#[repr(C, align(64))]
+struct Config {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+impl Tiles {
+    fn configure(_: Amx, height: usize) -> Self {
+        let mut rows = [0; 16];
+        rows[..8].fill(height as u8);
+        rows[4..6].fill(ROWS as u8);
+        let mut row_bytes = [0; 16];
+        row_bytes[..8].fill(size_of::<Line>() as u16);
+        let config = Config {
+            palette: 1,
+            start_row: 0,
+            reserved: [0; 14],
+            row_bytes,
+            rows,
+        };
+        // SAFETY: `Amx` is proof of the instruction; it reads 64 bytes, and nothing else in the program uses tiles.
+        unsafe {
+            asm!("ldtilecfg [{}]", in(reg) &raw const config, options(nostack, readonly));
+        }
+        Self { height }
+    }
+
+    /// Multiplies one or two tiles of rows, packed, with two panels; returns `[tile][panel][row]`.
+    fn products(&self, xs: &[Line], tiles: usize, weights: [&[Line]; 2]) -> [[[Sums; ROWS]; 2]; 2] {
+        let steps = weights[0].len() / ROWS;
+        assert!(
+            weights.iter().all(|panel| panel.len() == steps * ROWS)
+                && xs.len() == steps * PARTS * tiles * self.height
+                && matches!(tiles, 1 | 2)
+                && steps > 0,
+            "whole tiles"
+        );
+        let mut sums = [[[Sums([0.0; LANES]); ROWS]; 2]; 2];
+        let (one, two) = (weights[0].as_ptr(), weights[1].as_ptr());
+        let tile_bytes = self.height * size_of::<Line>();
+        macro_rules! products {
+            ($($rows:expr),*; $($more:literal)*) => {
+                // SAFETY: tiles are configured while `self` lives. Each step reads a tile of either panel and `PARTS` times
+                // `tiles` tiles of `height` lines, which the lengths above leave; a prefetch may name any address. At most
+                // `ROWS` lines of each sum are written.
+                unsafe {
+                    asm!(
+                        "tilezero tmm0",
+                        "tilezero tmm1",
+                        $(concat!("tilezero tmm", $more),)*
+                        "2:",
+                        ahead!("one"),
+                        ahead!("two"),
+                        "tileloadd tmm4, [{one} + {line}]",
+                        "tileloadd tmm5, [{two} + {line}]",
+                        $($rows,)*
+                        "add {one}, 1024",
+                        "add {two}, 1024",
+                        "dec {steps}",
+                        "jnz 2b",
+                        "tilestored [{sums} + {line}], tmm0",
+                        "tilestored [{sums} + {line} + 1024], tmm1",
+                        $(concat!("tilestored [{sums} + {line} + 1024 * ", $more, "], tmm", $more),)*
+                        one = inout(reg) one => _,
+                        two = inout(reg) two => _,
+                        xs = inout(reg) xs.as_ptr() => _,
+                        steps = inout(reg) steps => _,
+                        sums = in(reg) sums.as_mut_ptr(),
+                        tile = in(reg) tile_bytes,
+                        line = in(reg) size_of::<Line>(),
+                        out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                        out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                        options(nostack),
+                    );
+                }
+            };
+        }
+        if tiles == 1 {
+            products!(
+                rows!("tmm2", "tmm0", "tmm1"),
+                rows!("tmm3", "tmm0", "tmm1"),
+                rows!("tmm6", "tmm0", "tmm1");
+            );
+        } else {
+            products!(
+                rows!("tmm6", "tmm0", "tmm1"), rows!("tmm7", "tmm2", "tmm3"),
+                rows!("tmm6", "tmm0", "tmm1"), rows!("tmm7", "tmm2", "tmm3"),
+                rows!("tmm6", "tmm0", "tmm1"), rows!("tmm7", "tmm2", "tmm3");
+                2 3
+            );
+        }
+        sums
+    }
+}
+
+impl Drop for Tiles {
+    fn drop(&mut self) {
+        // SAFETY: they were configured with the same proof; from here on a switch of threads need not keep them.
+        unsafe { asm!("tilerelease", options(nostack, nomem)) };
+    }
+}
