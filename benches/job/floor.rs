@@ -49,7 +49,7 @@ impl Weights {
         let parameters = self.bytes as f64 / 2.0;
         Floor {
             memory: new as f64 * machine.best().seconds(self.bytes + state_bytes),
-            arithmetic: (new * rows) as f64 * 2.0 * parameters / machine.all.fma,
+            arithmetic: (new * rows) as f64 * 2.0 * parameters / machine.all.products(),
         }
     }
 }
@@ -58,6 +58,6 @@ impl Weights {
 pub(crate) struct Floor {
     /// The weights are read once a step, every row's recurrent states are read and written once.
     pub(crate) memory: f64,
-    /// Every token takes a multiply-add for each of its weights, of two bytes each, in f32.
+    /// Every token takes a multiply-add for each of its weights, of two bytes each, in f32 or its like on tiles.
     pub(crate) arithmetic: f64,
 }

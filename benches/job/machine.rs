@@ -2,7 +2,7 @@
 //!
 //! Memory is read in a plain loop and in every mixture of a few streams with software prefetch; the best of these is the
 //! bandwidth that everything else is measured against. The buffer is larger than any cache, in huge pages where the system
-//! gives them. The operations are fused multiply-adds on registers.
+//! gives them. The operations are fused multiply-adds on registers, and bf16 products on matrix tiles where the processor has them.
 
 #![allow(
     unsafe_code,
@@ -50,6 +50,8 @@ pub(crate) struct Limits {
     pub(crate) best: Bandwidth,
     /// f32 operations a second; a multiply-add is two.
     pub(crate) fma: f64,
+    /// bf16 operations a second on matrix tiles, where the processor has them.
+    pub(crate) tiles: Option<f64>,
     way: Way,
 }
 
@@ -131,8 +133,15 @@ impl Limits {
             plain: Bandwidth(rates[0]),
             best: Bandwidth(rates[best]),
             fma: (0..REPEATS).map(|_| fma(threads)).fold(0.0, f64::max),
+            tiles: tiles(threads),
             way: ways[best],
         }
+    }
+
+    /// Returns the operations a second of products with bf16 weights whose results are f32: on tiles three bf16 products each.
+    pub(crate) fn products(&self) -> f64 {
+        self.tiles
+            .map_or(self.fma, |tiles| self.fma.max(tiles / 3.0))
     }
 }
 
@@ -293,6 +302,55 @@ fn fma(threads: usize) -> f64 {
         Instructions::Portable => fma_portable(),
     });
     (2 * threads * TURNS * CHAINS * lanes) as f64 / time
+}
+
+/// bf16 operations a second that the threads do together on matrix tiles.
+#[cfg(target_arch = "x86_64")]
+fn tiles(threads: usize) -> Option<f64> {
+    use std::arch::asm;
+    /// Products of a turn that do not wait for each other.
+    const SUMS: usize = 4;
+    /// Multiply-adds of a product: 16 rows, 16 columns, 32 long.
+    const LENGTH: usize = 16 * 16 * 32;
+    const TURNS: usize = 1_000_000;
+    logprobs::kernels::simd::Amx::detect()?;
+    let mut config = [0u8; 64];
+    config[0] = 1;
+    for tile in 0..8 {
+        config[16 + 2 * tile] = 64;
+        config[48 + tile] = 16;
+    }
+    let once = || {
+        let time = timed(threads, |_| {
+            // SAFETY: the processor has tiles and the process may use them; the configuration is 64 bytes, tiles of zeros are
+            // multiplied, and nothing is left behind.
+            unsafe {
+                asm!(
+                    "ldtilecfg [{config}]",
+                    "2:",
+                    "tdpbf16ps tmm0, tmm4, tmm5",
+                    "tdpbf16ps tmm1, tmm4, tmm5",
+                    "tdpbf16ps tmm2, tmm4, tmm5",
+                    "tdpbf16ps tmm3, tmm4, tmm5",
+                    "dec {turns}",
+                    "jnz 2b",
+                    "tilerelease",
+                    config = in(reg) config.as_ptr(),
+                    turns = inout(reg) TURNS => _,
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                    options(nostack, readonly),
+                );
+            }
+        });
+        (2 * threads * TURNS * SUMS * LENGTH) as f64 / time
+    };
+    Some((0..REPEATS).map(|_| once()).fold(0.0, f64::max))
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn tiles(_: usize) -> Option<f64> {
+    None
 }
 
 /// A number for every chain, so that none can be left out as equal to another; all stay near it.

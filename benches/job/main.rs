@@ -155,6 +155,10 @@ fn machine_table(machine: &Machine) -> Table {
         &flops(one),
         &flops(all),
     ]);
+    if let (Some(one), Some(all)) = (one.tiles, all.tiles) {
+        let flops = |rate: f64| format!("{:.0} GFLOP/s", rate * 1e-9);
+        table.row(["bf16 on tiles, AMX", &flops(one), &flops(all)]);
+    }
     table.note(&machine.name);
     if machine.is_disturbed() {
         table.note("the threads got in each other's way, or something else is running: trust no time below");
