@@ -8,6 +8,8 @@
 pub mod outlook;
 pub mod shown;
 
+use std::borrow::Cow;
+
 use anyhow::{Result, ensure};
 
 use crate::kernels::{Isa, vocabulary};
@@ -23,11 +25,11 @@ pub const MASS_TOLERANCE: f64 = 1e-6;
 pub struct Distribution {
     logits: Vec<f32>,
     ranking: Ranking,
-    /// The best candidate.
-    argmax: u32,
+    /// The best candidate, and the second where there is one.
+    best: Vec<u32>,
     max: f64,
-    /// `Σ exp(logit - max)`.
-    total: f64,
+    /// `exp(logit - max)`, summed over each bin of the ranking and over all.
+    weights: Weights<'static>,
     /// `ln total`.
     log_sum: f64,
     /// In nats.
@@ -57,14 +59,19 @@ impl Distribution {
             "every logit is -inf (expected at least one finite number)"
         );
         let ranking = Ranking::new(&logits, ends.largest, ends.smallest);
-        let sums = vocabulary::sums(isa, &logits, ends.largest, 1.0);
+        let mut bins = vec![0.0; ranking.sizes().len()];
+        let sums = vocabulary::weigh(isa, &logits, ends.largest, 1.0, ranking.bins(), &mut bins);
         let log_sum = sums.weight.ln();
         Ok(Self {
-            argmax: ranking.best(1)[0],
+            best: ranking.best(&logits, 2),
             logits,
             ranking,
             max: f64::from(ends.largest),
-            total: sums.weight,
+            weights: Weights {
+                temperature: 1.0,
+                bins: bins.into(),
+                total: sums.weight,
+            },
             log_sum,
             entropy: (log_sum - sums.weighted / sums.weight).max(0.0),
         })
@@ -77,12 +84,12 @@ impl Distribution {
 
     /// Returns the id of the best candidate.
     pub fn argmax(&self) -> u32 {
-        self.argmax
+        self.best[0]
     }
 
     /// Returns the ids of the best candidates, best first; all of them where `count` is larger.
     pub fn best(&self, count: usize) -> Vec<u32> {
-        self.ranking.best(count)
+        self.ranking.best(&self.logits, count)
     }
 
     /// Returns the raw score of a token.
@@ -102,13 +109,14 @@ impl Distribution {
 
     /// Returns a token's place in the order, 1 for the best.
     pub fn rank(&self, id: u32) -> usize {
-        self.ranking.rank(self.logit(id), id)
+        self.ranking.rank(&self.logits, id)
     }
 
     /// Returns the smallest number of best candidates whose probabilities reach `mass`: at least 1, at most all.
     pub fn mass_count(&self, mass: f64) -> usize {
-        let needed = (mass - MASS_TOLERANCE) * self.total;
-        self.walk(1.0, self.vocab_size(), |sum| sum >= needed).count
+        let needed = (mass - MASS_TOLERANCE) * self.weights.total;
+        let walk = self.walk(&self.weights, self.vocab_size(), |sum| sum >= needed);
+        walk.count
     }
 
     /// Returns the entropy in bits: 0 for a certainty, log2 of the vocabulary for no idea at all.
@@ -118,19 +126,19 @@ impl Distribution {
 
     /// Returns the best logit minus the second; `None` where no second candidate has any probability.
     pub fn margin(&self) -> Option<f32> {
-        let second = *self.best(2).get(1)?;
-        let margin = self.logit(self.argmax) - self.logit(second);
+        let second = *self.best.get(1)?;
+        let margin = self.logit(self.argmax()) - self.logit(second);
         margin.is_finite().then_some(margin)
     }
 
     /// Returns every token's probability after dividing the logits by `temperature`, in id order; 0 is one-hot.
     pub fn probs_at(&self, temperature: f64) -> Vec<f64> {
-        let total = self.total_weight(temperature);
+        let total = self.weights(temperature).total;
         (0u32..)
             .zip(&self.logits)
             .map(|(id, &logit)| match temperature {
                 1.0 => self.prob(id),
-                0.0 => f64::from(u8::from(id == self.argmax)),
+                0.0 => f64::from(u8::from(id == self.argmax())),
                 _ => self.weight(logit, temperature) / total,
             })
             .collect()
@@ -140,9 +148,10 @@ impl Distribution {
     pub fn filtered(&self, setting: &Setting) -> Filtered<'_> {
         let temperature = setting.temperature();
         let all = self.vocab_size();
+        let weights = self.weights(temperature);
         let sum_of = |kept: usize| match kept == all {
-            true => self.total_weight(temperature),
-            false => self.walk(temperature, kept, |_| false).sum,
+            true => weights.total,
+            false => self.walk(&weights, kept, |_| false).sum,
         };
 
         let mut kept = match setting.top_k() {
@@ -153,7 +162,7 @@ impl Distribution {
         let mut total = sum_of(kept);
         if setting.top_p() < 1.0 {
             let needed = (setting.top_p() - MASS_TOLERANCE) * total;
-            let nucleus = self.walk(temperature, kept, |sum| sum >= needed);
+            let nucleus = self.walk(&weights, kept, |sum| sum >= needed);
             (kept, total) = (nucleus.count, nucleus.sum);
         }
         if setting.min_p() > 0.0 {
@@ -166,35 +175,38 @@ impl Distribution {
         }
         Filtered {
             distribution: self,
-            temperature,
+            weights,
             kept,
             total,
         }
     }
 
     /// Adds up the weights of the best `most` candidates, best first, until `is_enough` of the sum.
-    fn walk(&self, temperature: f64, most: usize, is_enough: impl Fn(f64) -> bool) -> Walk {
+    fn walk(&self, weights: &Weights, most: usize, is_enough: impl Fn(f64) -> bool) -> Walk {
         let mut walk = Walk {
             count: 0,
             sum: 0.0,
             enough: None,
         };
-        for bin in self.ranking.bins() {
+        for (bin, (size, weight)) in self.ranking.sizes().zip(&*weights.bins).enumerate() {
             let room = most - walk.count;
             if room == 0 {
                 break;
             }
             // a bin that fits and does not suffice is taken whole
-            if bin.len() <= room {
-                let sum = walk.sum + self.weight_of(self.ranking.logits(bin.clone()), temperature);
-                if !is_enough(sum) {
-                    walk.sum = sum;
-                    walk.count += bin.len();
-                    continue;
-                }
+            let sum = walk.sum + weight;
+            if size <= room && !is_enough(sum) {
+                walk.sum = sum;
+                walk.count += size;
+                continue;
             }
-            for (logit, id) in self.ranking.sorted(bin).take(room) {
-                walk.sum += self.weight(logit, temperature);
+            for id in self
+                .ranking
+                .sorted(&self.logits, bin)
+                .into_iter()
+                .take(room)
+            {
+                walk.sum += self.weight(self.logit(id), weights.temperature);
                 walk.count += 1;
                 if is_enough(walk.sum) {
                     walk.enough = Some(id);
@@ -207,10 +219,14 @@ impl Distribution {
 
     /// Returns how many candidates weigh at least `least`, which is above 0.
     fn num_weighing(&self, temperature: f64, least: f64) -> usize {
-        let passes = |&&logit: &&f32| self.weight(logit, temperature) >= least;
-        let in_bin = |bin| self.ranking.logits(bin).iter().filter(passes).count();
-        let bins = self.ranking.bins().filter(|bin| !bin.is_empty());
-        bins.map(in_bin).take_while(|&count| count > 0).sum()
+        // far from the border a comparison decides, as the exponential would
+        let border = temperature * least.ln();
+        let near = 1e-9 * (border.abs() + temperature);
+        let passes = |&&logit: &&f32| match f64::from(logit) - self.max - border {
+            above if above.abs() > near => above > 0.0,
+            _ => self.weight(logit, temperature) >= least,
+        };
+        self.logits.iter().filter(passes).count()
     }
 
     /// `exp((logit - max) / temperature)`: 1 for the best, and at temperature 0 for what equals it alone.
@@ -223,22 +239,47 @@ impl Distribution {
         }
     }
 
-    /// The sum of the weights of some logits.
-    fn weight_of(&self, logits: &[f32], temperature: f64) -> f64 {
-        match logits {
-            [] => 0.0,
-            [logit] => self.weight(*logit, temperature),
-            _ if temperature == 0.0 => logits.iter().map(|&logit| self.weight(logit, 0.0)).sum(),
-            _ => vocabulary::sums(Isa::current(), logits, self.max as f32, temperature).weight,
+    /// Returns the weights of all candidates at a temperature.
+    fn weights(&self, temperature: f64) -> Weights<'_> {
+        if temperature == 1.0 {
+            return Weights {
+                bins: Cow::Borrowed(&self.weights.bins),
+                ..self.weights
+            };
+        }
+        let mut bins = vec![0.0; self.weights.bins.len()];
+        let total = match temperature {
+            // what equals the best is in its bin
+            0.0 => {
+                bins[0] = self
+                    .logits
+                    .iter()
+                    .map(|&logit| self.weight(logit, 0.0))
+                    .sum();
+                bins[0]
+            }
+            _ => {
+                let (isa, max) = (Isa::current(), self.max as f32);
+                let of_bins = self.ranking.bins();
+                vocabulary::weigh(isa, &self.logits, max, temperature, of_bins, &mut bins).weight
+            }
+        };
+        Weights {
+            temperature,
+            bins: bins.into(),
+            total,
         }
     }
+}
 
-    fn total_weight(&self, temperature: f64) -> f64 {
-        match temperature {
-            1.0 => self.total,
-            _ => self.weight_of(&self.logits, temperature),
-        }
-    }
+/// What candidates weigh at a temperature.
+#[derive(Debug, Clone)]
+struct Weights<'a> {
+    temperature: f64,
+    /// Together in each bin of the ranking.
+    bins: Cow<'a, [f64]>,
+    /// All together.
+    total: f64,
 }
 
 /// How far a walk over the best candidates came.
@@ -252,10 +293,10 @@ struct Walk {
 }
 
 /// What temperature and filters leave of a distribution: the best `kept` candidates, renormalised.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Filtered<'a> {
     distribution: &'a Distribution,
-    temperature: f64,
+    weights: Weights<'a>,
     kept: usize,
     total: f64,
 }
@@ -271,8 +312,9 @@ impl Filtered<'_> {
         if self.kept == self.distribution.vocab_size() {
             return 1.0;
         }
-        let kept = self.distribution.walk(1.0, self.kept, |_| false);
-        (kept.sum / self.distribution.total).min(1.0)
+        let weights = &self.distribution.weights;
+        let kept = self.distribution.walk(weights, self.kept, |_| false);
+        (kept.sum / weights.total).min(1.0)
     }
 
     /// Returns the kept candidates with their probabilities after temperature and filters, best first.
@@ -284,7 +326,7 @@ impl Filtered<'_> {
     /// Returns the probability that a kept token is drawn.
     pub fn prob(&self, id: u32) -> f64 {
         let logit = self.distribution.logit(id);
-        (self.distribution.weight(logit, self.temperature) / self.total).min(1.0)
+        (self.distribution.weight(logit, self.weights.temperature) / self.total).min(1.0)
     }
 
     /// Returns the token that `coin`, in [0, 1), draws: the first in rank order at which the cumulative probability
@@ -292,12 +334,12 @@ impl Filtered<'_> {
     pub fn draw(&self, coin: f64) -> u32 {
         let target = coin * self.total;
         let distribution = self.distribution;
-        let walk = distribution.walk(self.temperature, self.kept, |sum| sum > target);
+        let walk = distribution.walk(&self.weights, self.kept, |sum| sum > target);
         // rounding may leave the sum of all at the target: then it is the last that can be drawn
         walk.enough.unwrap_or_else(|| {
             let kept = distribution.best(self.kept).into_iter();
             let mut possible = kept.rev().filter(|&id| self.prob(id) > 0.0);
-            possible.next().unwrap_or(distribution.argmax)
+            possible.next().unwrap_or(distribution.argmax())
         })
     }
 }

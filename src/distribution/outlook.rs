@@ -135,7 +135,8 @@ impl Outlook {
         match self {
             Self::Whole(distribution) => {
                 let filtered = distribution.filtered(setting);
-                Left::Whole(filtered, filtered.kept_mass() as f32)
+                let kept_mass = filtered.kept_mass() as f32;
+                Left::Whole(filtered, kept_mass)
             }
             Self::Best(shown) => Left::Best(shown.filtered(setting)),
         }

@@ -1,7 +1,7 @@
 //! Passes over the logits of one position: their ends, and the sums of a softmax in f64.
 
 use super::math::{self, load_part};
-use super::simd::{Isa, Job, LANES, Simd};
+use super::simd::{Isa, Job, LANES, LANES_F64, Simd};
 
 /// The largest and the smallest finite logit, and whether one is NaN or +inf.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -64,12 +64,25 @@ pub struct Sums {
     pub weighted: f64,
 }
 
-/// Returns the sums over some logits of at most `max`; `temperature` is above 0.
-pub fn sums(isa: Isa, logits: &[f32], max: f32, temperature: f64) -> Sums {
+/// Returns the sums over logits of at most `max`, and adds each weight to that of its bin; `temperature` is above 0.
+///
+/// # Panics
+/// When there are fewer bins than logits, or a bin has no place in `weights`.
+pub fn weigh(
+    isa: Isa,
+    logits: &[f32],
+    max: f32,
+    temperature: f64,
+    bins: &[u16],
+    weights: &mut [f64],
+) -> Sums {
+    assert!(bins.len() >= logits.len(), "a bin for every logit");
     isa.run(Weigh {
         logits,
         max,
         temperature,
+        bins,
+        weights,
     })
 }
 
@@ -77,6 +90,8 @@ struct Weigh<'a> {
     logits: &'a [f32],
     max: f32,
     temperature: f64,
+    bins: &'a [u16],
+    weights: &'a mut [f64],
 }
 
 impl Job for Weigh<'_> {
@@ -88,18 +103,23 @@ impl Job for Weigh<'_> {
         let temperature = simd.splat_f64(self.temperature);
         let lowest = simd.splat_f64(-800.0);
         let mut sums = [simd.splat_f64(0.0); 4];
-        for chunk in self.logits.chunks(LANES) {
+        for (chunk, bins) in self.logits.chunks(LANES).zip(self.bins.chunks(LANES)) {
             let logits = simd.widen(load_part(simd, chunk, f32::NEG_INFINITY));
+            let mut lanes = [[0.0; LANES_F64]; 2];
             for (half, logits) in logits.into_iter().enumerate() {
                 let mut shifted = simd.sub_f64(logits, max);
                 if self.temperature != 1.0 {
                     shifted = simd.div_f64(shifted, temperature);
                 }
                 let weight = math::exp_f64(simd, shifted);
+                simd.store_f64(weight, &mut lanes[half]);
                 sums[half] = simd.add_f64(sums[half], weight);
                 // where the weight is 0, so is its product with a number that is finite
                 let finite = simd.max_f64(shifted, lowest);
                 sums[2 + half] = simd.mul_add_f64(weight, finite, sums[2 + half]);
+            }
+            for (weight, &bin) in lanes.as_flattened().iter().zip(bins) {
+                self.weights[usize::from(bin)] += weight;
             }
         }
         let [first, second, third, fourth] = sums;
@@ -135,6 +155,14 @@ mod tests {
         }
     }
 
+    /// Three bins in turn.
+    fn weighed(isa: Isa, logits: &[f32], max: f32, temperature: f64) -> (Sums, [f64; 3]) {
+        let bins: Vec<u16> = (0..logits.len()).map(|index| (index % 3) as u16).collect();
+        let mut weights = [0.0; 3];
+        let sums = weigh(isa, logits, max, temperature, &bins, &mut weights);
+        (sums, weights)
+    }
+
     #[test]
     fn sums_are_those_of_the_standard_library_to_rounding() {
         let logits: Vec<f32> = (0..1003)
@@ -148,12 +176,18 @@ mod tests {
         for temperature in [0.3, 1.0, 7.0] {
             let shifted = logits.iter().map(|l| (f64::from(*l) - 37.0) / temperature);
             let weight: f64 = shifted.clone().map(f64::exp).sum();
-            let weighted: f64 = shifted.map(|x| x.exp() * x).sum();
+            let weighted: f64 = shifted.clone().map(|x| x.exp() * x).sum();
             for isa in Isa::available() {
-                let ours = sums(isa, &with_gaps, 37.0, temperature);
+                let (ours, bins) = weighed(isa, &with_gaps, 37.0, temperature);
                 assert!((ours.weight / weight - 1.0).abs() < 1e-14);
                 assert!((ours.weighted / weighted - 1.0).abs() < 1e-13);
-                assert_eq!(ours, sums(Isa::current(), &with_gaps, 37.0, temperature));
+                for (bin, ours) in bins.into_iter().enumerate() {
+                    let of_bin = shifted.clone().skip(bin).step_by(3);
+                    let expected: f64 = of_bin.map(f64::exp).sum();
+                    assert!((ours / expected - 1.0).abs() < 1e-13);
+                }
+                let current = weighed(Isa::current(), &with_gaps, 37.0, temperature);
+                assert_eq!((ours, bins), current);
             }
         }
     }
@@ -161,12 +195,8 @@ mod tests {
     #[test]
     fn the_smallest_temperatures_leave_the_best() {
         for temperature in [1e-30, f64::MIN_POSITIVE, 5e-324] {
-            let ours = sums(
-                Isa::current(),
-                &[3.0, 2.0, f32::NEG_INFINITY],
-                3.0,
-                temperature,
-            );
+            let logits = [3.0, 2.0, f32::NEG_INFINITY];
+            let (ours, _) = weighed(Isa::current(), &logits, 3.0, temperature);
             assert_eq!(ours.weight, 1.0);
         }
     }
