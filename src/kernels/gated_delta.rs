@@ -277,8 +277,8 @@ impl Job for Head<'_, '_> {
             key.iter_mut().for_each(|k| *k /= key_norm);
             let at = token * sizes.value_heads + self.head;
             let step = softplus(self.inputs.a[at] + weights.dt_bias[self.head]);
-            let decay = (step * weights.neg_a[self.head]).exp();
-            let beta = 1.0 / (1.0 + (-self.inputs.b[at]).exp());
+            let decay = exp(step * weights.neg_a[self.head]);
+            let beta = 1.0 / (1.0 + exp(-self.inputs.b[at]));
             gates.push((decay, beta));
         }
 
@@ -362,9 +362,15 @@ fn total<S: Simd>(simd: S, sums: [S::F32; CHAINS]) -> S::F32 {
     simd.add(simd.add(sums[0], sums[1]), simd.add(sums[2], sums[3]))
 }
 
-/// `ln(1 + exp(x))` without overflow.
+/// `ln(1 + exp(x))` without overflow. In f64, as [`exp`]: C libraries differ in the last bit of their f32 functions.
 fn softplus(x: f32) -> f32 {
-    x.max(0.0) + (-x.abs()).exp().ln_1p()
+    let x = f64::from(x);
+    (x.max(0.0) + (-x.abs()).exp().ln_1p()) as f32
+}
+
+/// e to the power of a number.
+fn exp(x: f32) -> f32 {
+    f64::from(x).exp() as f32
 }
 
 #[cfg(test)]

@@ -60,7 +60,12 @@ impl Rope {
         let angles = positions
             .iter()
             .flat_map(|&position| self.inv_freq.iter().map(move |freq| position as f32 * freq));
-        let (sin, cos) = angles.map(f32::sin_cos).unzip();
+        // in f64, then rounded: C libraries differ in the last bit of their f32 functions
+        let of_angle = |angle: f32| {
+            let (sin, cos) = f64::from(angle).sin_cos();
+            (sin as f32, cos as f32)
+        };
+        let (sin, cos) = angles.map(of_angle).unzip();
         Angles {
             cos,
             sin,
