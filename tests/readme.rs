@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use logprobs::cli::Request;
+use logprobs::kernels::Isa;
 use logprobs::prompts;
 
 use crate::smollm;
@@ -116,6 +117,10 @@ impl Shell {
         for name in ["COLUMNS", "NO_COLOR", "CLICOLOR_FORCE", "SOURCE_DATE_EPOCH"] {
             command.env_remove(name);
         }
+        // numbers in the README are those of vectors: tiles have last digits of their own
+        let mut vectors = Isa::available().into_iter().filter(|isa| !isa.has_tiles());
+        let vectors = vectors.next().expect("every processor has plain loops");
+        command.env("LOGPROBS_ISA", vectors.name());
         if let Some(model) = smollm::model() {
             command.env("MODEL", model);
         }
