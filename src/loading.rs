@@ -6,6 +6,7 @@ use crate::checkpoint::hub::HubOptions;
 use crate::checkpoint::{Checkpoint, Source};
 use crate::cli::LocalRequest;
 use crate::device::{self, Compute};
+use crate::kernels::Isa;
 use crate::model::decoder::Decoder;
 use crate::progress;
 use crate::record::ModelInfo;
@@ -70,6 +71,7 @@ pub(crate) fn model_info(checkpoint: &Checkpoint, compute: &Compute) -> ModelInf
         weights_dtype: checkpoint.weights_dtype.clone(),
         compute_dtype: compute.dtype_name().to_owned(),
         device: compute.device_name.to_owned(),
+        tiles: compute.backend.products().is_some_and(Isa::has_tiles),
         note: checkpoint.note.map(str::to_owned),
         server: None,
     }

@@ -49,6 +49,9 @@ pub struct ModelInfo {
     pub compute_dtype: String,
     /// `cpu`, `cuda` or `metal`.
     pub device: String,
+    /// Whether products with bf16 weights ran on matrix tiles, whose numbers have last digits of their own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tiles: bool,
     /// What a reader must know of the model, where there is such a thing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,

@@ -154,6 +154,7 @@ impl Engine for Remote {
                 .map_or_else(unknown, str::to_owned),
             compute_dtype: unknown(),
             device: "server".to_owned(),
+            tiles: false,
             note: None,
             server: Some(self.server.info(texts.map(|texts| texts.id.as_str()))),
         }

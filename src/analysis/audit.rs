@@ -101,6 +101,7 @@ pub(crate) mod tests {
                 weights_dtype: "bf16".to_owned(),
                 compute_dtype: "f32".to_owned(),
                 device: "cpu".to_owned(),
+                tiles: false,
                 note: None,
                 server: None,
             },

@@ -552,6 +552,7 @@ pub(super) mod tests {
             weights_dtype: "bf16".into(),
             compute_dtype: "f32".into(),
             device: "cpu".into(),
+            tiles: false,
             note: None,
             server: None,
         }

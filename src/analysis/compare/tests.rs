@@ -98,6 +98,7 @@ pub(crate) fn record(prompts: Vec<PromptEntry>) -> Record {
             weights_dtype: "f32".into(),
             compute_dtype: "f32".into(),
             device: "cpu".into(),
+            tiles: false,
             note: None,
             server: None,
         },

@@ -55,6 +55,7 @@ mod tests {
             weights_dtype: weights_dtype.into(),
             compute_dtype: compute_dtype.into(),
             device: "cpu".into(),
+            tiles: false,
             note: None,
             server: None,
         }
