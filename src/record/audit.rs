@@ -91,7 +91,7 @@ pub struct AuditedStep {
 /// What computes runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EngineInfo {
-    /// The kernels that compute matrix products (`avx512`, `avx2`, `neon`, `portable`), or `tensors`: candle's operations.
+    /// The kernels that compute matrix products (`amx`, `avx512`, `avx2`, `neon`, `portable`), or `tensors`: candle's operations.
     pub products: String,
     /// `cpu`, `cuda` or `metal`.
     pub device: String,
@@ -99,6 +99,13 @@ pub struct EngineInfo {
     pub dtype: String,
     /// Whether the precision is emulated: f32, rounded after every operation.
     pub emulated: bool,
+}
+
+impl EngineInfo {
+    /// Whether the program's own kernels computed all of it, in f32.
+    pub fn is_kernels(&self) -> bool {
+        self.products != "tensors" && self.device == "cpu" && !self.emulated
+    }
 }
 
 /// The same run, computed in another way.

@@ -114,7 +114,7 @@ fn runs(prompt: &AuditedPrompt, names: Names, best: &str, out: &mut impl Write) 
     let mut was_other = false;
     for of_engine in prompt.variants.chunk_by(|a, b| a.engine == b.engine) {
         // the kernels' other instructions are one paragraph
-        let is_other = of_engine[0].promised && lines.len() > 1;
+        let is_other = of_engine[0].engine.is_kernels() && lines.len() > 1;
         if lines.len() > 1 && !(is_other && was_other) {
             lines.push(Line::plain(Vec::new()));
         }
@@ -280,27 +280,18 @@ fn skipped(audit: &Audit, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether several sets of instructions promise the reference's bits.
-fn have_instructions(audit: &Audit) -> bool {
-    let variants = audit.prompts.iter().flat_map(|prompt| &prompt.variants);
-    let mut products = variants
-        .filter(|variant| variant.promised)
-        .map(|variant| &variant.engine.products);
-    let first = products.next();
-    products.any(|other| Some(other) != first)
+/// Whether some instructions of the kernels promise no more than a sum in another order.
+fn have_tiles(audit: &Audit) -> bool {
+    let mut variants = audit.prompts.iter().flat_map(|prompt| &prompt.variants);
+    variants.any(|variant| variant.engine.is_kernels() && !variant.promised)
 }
 
 /// What the numbers come to; nothing about other prompts, models or machines.
 fn summary(audit: &Audit, width: Option<usize>, out: &mut impl Write) -> io::Result<()> {
     let Count { runs, of_them } = promises(audit);
     let promised = match runs - of_them {
-        0 => format!(
-            "f32 on the kernels: every logit of every run has the bits of the reference, whatever the threads, the rows beside it{}.",
-            match have_instructions(audit) {
-                true => ", the pieces and the instructions",
-                false => " and the pieces",
-            }
-        ),
+        0 if have_tiles(audit) => "f32 on the kernels: every logit has the bits of the reference, whatever the threads, the rows beside it and the pieces, and where the instructions sum as the reference's: matrix tiles have an order of their own.".to_owned(),
+        0 => "f32 on the kernels: every logit of every run has the bits of the reference, whatever the threads, the rows beside it, the pieces and the instructions.".to_owned(),
         broken => format!(
             "f32 on the kernels: {broken} of {runs} runs do not have the bits of the reference, which all should."
         ),
@@ -454,7 +445,7 @@ mod tests {
           step 1: ␠Paris 0.5100 over \u{1B}[31m 0.4900 became \u{1B}[31m 0.5200 over ␠Paris 0.4800
             Ly\u{1B}on
 
-        f32 on the kernels: every logit of every run has the bits of the reference, whatever the threads, the rows beside it and the pieces.
+        f32 on the kernels: every logit of every run has the bits of the reference, whatever the threads, the rows beside it, the pieces and the instructions.
         Greedy in f32: one reply; in bf16: another.
         bf16 emulated: computed in f32 and rounded wherever transformers leaves a bf16 tensor; sums inside a product stay f32.
         ");
