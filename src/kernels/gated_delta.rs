@@ -362,7 +362,8 @@ fn total<S: Simd>(simd: S, sums: [S::F32; CHAINS]) -> S::F32 {
     simd.add(simd.add(sums[0], sums[1]), simd.add(sums[2], sums[3]))
 }
 
-/// `ln(1 + exp(x))` without overflow. In f64, as [`exp`]: C libraries differ in the last bit of their f32 functions.
+/// `ln(1 + exp(x))` without overflow. In f64, as [`exp`]: C libraries differ in the last bit of their f32 functions, which rounding
+/// from f64 all but hides.
 fn softplus(x: f32) -> f32 {
     let x = f64::from(x);
     (x.max(0.0) + (-x.abs()).exp().ln_1p()) as f32

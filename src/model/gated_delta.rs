@@ -123,7 +123,8 @@ impl Rule {
         let (channels, taps) = (sizes.channels(), sizes.kernel);
         let conv = loader.tensor(&format!("{name}.conv1d.weight"), &[channels, 1, taps])?;
         let a_log = loader.tensor_f32(&format!("{name}.A_log"), &[sizes.value_heads])?;
-        let neg_a = a_log.exp()?.neg()?;
+        let rate = |log: &f32| -f64::from(*log).exp() as f32;
+        let neg_a: Vec<f32> = to_numbers(&a_log)?.iter().map(rate).collect();
         let dt_bias = loader.tensor_f32(&format!("{name}.dt_bias"), &[sizes.value_heads])?;
         let norm = loader.plain_norm(&format!("{name}.norm"), sizes.value_head_dim)?;
         Ok(match loader.backend.isa() {
@@ -131,7 +132,7 @@ impl Rule {
                 let (norm, eps) = norm.to_numbers()?;
                 let weights = DeltaWeights {
                     conv: to_numbers(&conv.reshape((channels, taps))?.t()?.contiguous()?)?,
-                    neg_a: to_numbers(&neg_a)?,
+                    neg_a,
                     dt_bias: to_numbers(&dt_bias)?,
                     norm,
                     eps,
@@ -145,7 +146,7 @@ impl Rule {
                         .map(|tap| conv.narrow(2, tap, 1)?.reshape((1, channels)))
                         .collect::<candle_core::Result<_>>()?,
                     dt_bias,
-                    neg_a,
+                    neg_a: Tensor::new(neg_a, a_log.device())?,
                     norm,
                     rounding: loader.backend.rounding(),
                 };

@@ -60,7 +60,7 @@ impl Rope {
         let angles = positions
             .iter()
             .flat_map(|&position| self.inv_freq.iter().map(move |freq| position as f32 * freq));
-        // in f64, then rounded: C libraries differ in the last bit of their f32 functions
+        // C libraries differ in the last bit of their f32 functions; rounding from f64 all but hides that
         let of_angle = |angle: f32| {
             let (sin, cos) = f64::from(angle).sin_cos();
             (sin as f32, cos as f32)
