@@ -310,8 +310,8 @@ fn tiles(threads: usize) -> Option<f64> {
     use std::arch::asm;
     /// Products of a turn that do not wait for each other.
     const SUMS: usize = 4;
-    /// Multiply-adds of a product: 16 rows, 16 columns, 32 long.
-    const LENGTH: usize = 16 * 16 * 32;
+    /// Of a product: 16 rows, 16 columns, 32 long.
+    const MULTIPLY_ADDS: usize = 16 * 16 * 32;
     const TURNS: usize = 1_000_000;
     logprobs::kernels::simd::Amx::detect()?;
     let mut config = [0u8; 64];
@@ -343,7 +343,7 @@ fn tiles(threads: usize) -> Option<f64> {
                 );
             }
         });
-        (2 * threads * TURNS * SUMS * LENGTH) as f64 / time
+        (2 * threads * TURNS * SUMS * MULTIPLY_ADDS) as f64 / time
     };
     Some((0..REPEATS).map(|_| once()).fold(0.0, f64::max))
 }

@@ -1,7 +1,7 @@
 //! Tile instructions on a processor that has none: each raises SIGILL, and a handler carries it out.
 //!
 //! Written after Intel's manual (volume 2, the pages of LDTILECFG, TILELOADD, TILESTORED, TILEZERO, TILERELEASE and TDPBF16PS)
-//! and as strict: what the manual calls an exception ends the process, as any other illegal instruction does.
+//! and strict where the program could go wrong: what it may not do with tiles ends the process, as any other illegal instruction.
 #![allow(
     unsafe_code,
     reason = "a signal handler reads and writes what the interrupted code names"
@@ -25,6 +25,14 @@ struct State {
     tiles: [[[u8; ROW_BYTES]; MAX_ROWS]; 8],
 }
 
+impl State {
+    /// Returns the rows of a tile and their bytes; none where it has none.
+    fn shape(&self, tile: usize) -> Option<(usize, usize)> {
+        let (rows, bytes) = self.shapes?[tile];
+        (rows > 0 && bytes.is_multiple_of(4)).then_some((rows, bytes))
+    }
+}
+
 thread_local! {
     static STATE: UnsafeCell<State> = const {
         UnsafeCell::new(State { shapes: None, tiles: [[[0; ROW_BYTES]; MAX_ROWS]; 8] })
@@ -40,7 +48,7 @@ pub(super) fn install() {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction =
                 on_illegal_instruction as extern "C" fn(_, _, _) as *const () as libc::sighandler_t;
-            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            action.sa_flags = libc::SA_SIGINFO;
             libc::sigaction(libc::SIGILL, &raw const action, std::ptr::null_mut())
         };
         assert_eq!(result, 0, "a handler for SIGILL");
@@ -133,8 +141,8 @@ impl Instruction {
         let at = |kind, length| Some(Self { kind, length });
         if mode == 3 {
             return match (opcode, prefix) {
-                (0x49, 0) if modrm == 0xc0 => at(Kind::Release, 5),
-                (0x49, 3) if modrm & 7 == 0 => at(
+                (0x49, 0) if modrm == 0xc0 && third == 0 => at(Kind::Release, 5),
+                (0x49, 3) if modrm & 7 == 0 && third == 0 => at(
                     Kind::Zero {
                         tile: tile(register)?,
                     },
@@ -192,10 +200,10 @@ impl Instruction {
         }
         let start = (value(base) + displacement) as *mut u8;
         let length = length as i64;
-        if opcode == 0x49 && prefix == 0 && register == 0 && !has_sib {
+        if opcode == 0x49 && prefix == 0 && register == 0 && third == 0 {
             return at(Kind::Configure { from: start }, length);
         }
-        if opcode != 0x4b || !has_sib {
+        if opcode != 0x4b || !has_sib || third != 0 {
             return None;
         }
         let index = usize::from(byte(5) >> 3 & 7) | high_index;
@@ -244,11 +252,11 @@ impl Instruction {
                 state.tiles = [[[0; ROW_BYTES]; MAX_ROWS]; 8];
             }
             Kind::Zero { tile } => {
-                state.shapes?;
+                state.shape(tile)?;
                 state.tiles[tile] = [[0; ROW_BYTES]; MAX_ROWS];
             }
             Kind::Load { tile, from } => {
-                let (rows, bytes) = state.shapes?[tile];
+                let (rows, bytes) = state.shape(tile)?;
                 state.tiles[tile] = [[0; ROW_BYTES]; MAX_ROWS];
                 for (row, to) in state.tiles[tile][..rows].iter_mut().enumerate() {
                     // SAFETY: by contract.
@@ -259,7 +267,7 @@ impl Instruction {
                 }
             }
             Kind::Store { tile, to } => {
-                let (rows, bytes) = state.shapes?[tile];
+                let (rows, bytes) = state.shape(tile)?;
                 for (row, from) in state.tiles[tile][..rows].iter().enumerate() {
                     // SAFETY: by contract.
                     unsafe {

@@ -130,6 +130,7 @@ fn vectors(isa: Isa) -> logprobs::kernels::simd::Avx512 {
 fn batches_threads_and_pieces_change_no_bit_on_tiles() {
     let Some(isa) = tiles() else { return };
     for (name, path, trace) in cases() {
+        // the same weights as the folders'
         if name.contains("gguf") {
             continue;
         }
@@ -138,7 +139,11 @@ fn batches_threads_and_pieces_change_no_bit_on_tiles() {
     }
 }
 
-/// At most 1e-3 in a log-probability, 5e-5 in the median.
+/// Between two orders of the same sums, in a log-probability; measured 7.1e-5.
+const LARGEST: f64 = 1e-4;
+/// The same of the half that is nearest; measured 2.1e-6.
+const MEDIAN: f64 = 1e-5;
+
 #[test]
 fn tiles_and_vectors_agree() {
     let Some(isa) = tiles() else { return };
@@ -164,7 +169,7 @@ fn tiles_and_vectors_agree() {
             "{name}: tiles and vectors differ by {largest:.1e} at most, {median:.1e} in the median"
         );
         assert!(
-            largest < 1e-3 && median < 5e-5,
+            largest < LARGEST && median < MEDIAN,
             "{name}: {largest} and {median}"
         );
     }

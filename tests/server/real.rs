@@ -16,6 +16,11 @@ const PROMPTS: [&str; 4] = [
     "Say something with 🎉 and 日本.",
 ];
 
+/// What the differences of all tokens may come to, as shares of the largest that is allowed: measured on quantised weights were 0.18
+/// in the root mean square, and 0.016 in the mean.
+const RMS: f64 = 0.3;
+const MEAN: f64 = 0.06;
+
 /// Longest reply, so that the local side takes seconds, not minutes.
 const STEPS: &str = "24";
 
@@ -160,7 +165,7 @@ fn llama_cpp_is_near_the_numbers_of_the_same_file() {
     let compared = real.compare(&program, STEPS);
     assert!(compared.largest <= within);
     assert!(
-        compared.rms <= 0.3 * f64::from(within) && compared.mean.abs() <= 0.06 * f64::from(within)
+        compared.rms <= RMS * f64::from(within) && compared.mean.abs() <= MEAN * f64::from(within)
     );
     let here = compared.here;
     let mut line = vec![

@@ -6,7 +6,7 @@
 //! the bits of a result depend on its row alone, and on which of the two made it.
 #![allow(
     unsafe_code,
-    reason = "panels write columns of a matrix whose rows are contiguous"
+    reason = "panels write columns of a matrix whose rows are contiguous; tiles have no intrinsics"
 )]
 
 #[cfg(target_arch = "x86_64")]

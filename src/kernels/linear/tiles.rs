@@ -10,6 +10,7 @@
 //! Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, TDPBF16PS.
 
 use std::arch::asm;
+use std::marker::PhantomData;
 
 use super::{GROUP, Panels};
 use crate::kernels::parallel::{self, Shared};
@@ -201,9 +202,11 @@ macro_rules! rows {
 #[repr(C, align(64))]
 struct Sums([f32; LANES]);
 
-/// The processor's tiles, of one shape while this lives: 4 and 5 hold weights, all others have `height` rows.
+/// The tiles of a thread's processor, of one shape while this lives: 4 and 5 hold weights, all others have `height` rows. One at
+/// a time, on the thread that made it.
 struct Tiles {
     height: usize,
+    not_send: PhantomData<*const ()>,
 }
 
 /// What LDTILECFG reads.
@@ -234,7 +237,10 @@ impl Tiles {
         unsafe {
             asm!("ldtilecfg [{}]", in(reg) &raw const config, options(nostack, readonly));
         }
-        Self { height }
+        Self {
+            height,
+            not_send: PhantomData,
+        }
     }
 
     /// Multiplies one or two tiles of rows, packed, with two panels; returns `[tile][panel][row]`.

@@ -187,7 +187,11 @@ impl Isa {
 
     /// Whether products with bf16 weights run on matrix tiles.
     pub fn has_tiles(self) -> bool {
-        self.name() == "amx"
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx(_) => true,
+            _ => false,
+        }
     }
 
     /// Whether every kernel gives the same bits as with another set: all do but tiles, which sum a product in their own order.
