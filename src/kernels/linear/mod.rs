@@ -1,7 +1,7 @@
 //! Matrix products with weights as they are published (bf16, f16 or f32): activations and results are f32.
 //!
 //! Weights are tiled once: a *panel* is sixteen outputs, their inputs interleaved, two a 64-byte line for the 16-bit types.
-//! [`vectors`] multiplies them with the instructions that every kernel uses; where the processor has matrix tiles, [`tiles`]
+//! `vectors` multiplies them with the instructions that every kernel uses; where the processor has matrix tiles, `tiles`
 //! does so for bf16. In both an output is summed over its inputs in one order, whatever the number of rows and the threads:
 //! the bits of a result depend on its row alone, and on which of the two made it.
 #![allow(
