@@ -16,12 +16,27 @@ if [ -z "${CUDA_ROOT:-}" ]; then
   [ -x "$tools/bin/pip" ] || python3 -m venv "$tools"
   # newer compilers than 13.0 are refused by the cudarc that candle uses
   "$tools/bin/pip" install --quiet 'nvidia-cuda-nvcc==13.0.*' 'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-cccl==13.0.*' \
-    'nvidia-cuda-crt==13.0.*' 'nvidia-nvvm==13.0.*'
+    'nvidia-cuda-crt==13.0.*' 'nvidia-nvvm==13.0.*' 'nvidia-cuda-nvrtc==13.0.*' 'nvidia-cublas==13.0.*' 'nvidia-curand==10.4.*'
   CUDA_ROOT=$(echo "$tools"/lib/python3*/site-packages/nvidia/cu13)
 fi
 export CUDA_ROOT CUDA_COMPUTE_CAP=${CUDA_COMPUTE_CAP:-80}
 export PATH=$CUDA_ROOT/bin:$PATH
 nvcc --version | sed -n 4p
+
+# What the linker wants lies in the wheels under other names, and the driver's library only where a driver is: one whose functions do
+# nothing stands in for it, and is not what the program finds when it runs.
+if [ -n "${tools:-}" ]; then
+  links=$tools/links
+  mkdir -p "$links"
+  for library in cublas cublasLt cudart curand nvrtc; do
+    ln -sf "$(echo "$CUDA_ROOT"/lib/lib$library.so.[0-9]*)" "$links/lib$library.so"
+  done
+  cudarc=$(cargo metadata --locked --features cuda --filter-platform "$(rustc --print host-tuple)" --format-version 1 | python3 -c 'import json, sys
+print(*(p["manifest_path"] for p in json.load(sys.stdin)["packages"] if p["name"] == "cudarc"))')
+  grep -rhoE 'fn cu[A-Z][A-Za-z0-9_]*' "${cudarc%/*}/src/driver/sys" | sort -u | sed 's/fn \(.*\)/void \1(void) {}/' > "$links/cuda.c"
+  cc -w -shared -Wl,-soname,libcuda.so.1 -o "$links/libcuda.so" "$links/cuda.c"
+  export LIBRARY_PATH=$links
+fi
 
 cargo check --locked --features cuda --all-targets
 [ "${1:-}" = check ] && exit
