@@ -20,6 +20,9 @@ use crate::setting::Setting;
 /// reach 0.8. An f32 logit of magnitude 16 has steps of 2e-6, halves of which end up in the sum.
 pub const MASS_TOLERANCE: f64 = 1e-6;
 
+/// Fewer candidates than these are weighed one by one: a pass over a large vocabulary takes longer.
+const FEW: usize = 1024;
+
 /// The model's own distribution of the next token: softmax at temperature 1 over every row of the output layer.
 #[derive(Debug, Clone)]
 pub struct Distribution {
@@ -133,7 +136,10 @@ impl Distribution {
 
     /// Returns every token's probability after dividing the logits by `temperature`, in id order; 0 is one-hot.
     pub fn probs_at(&self, temperature: f64) -> Vec<f64> {
-        let total = self.weights(temperature).total;
+        let total = match temperature {
+            0.0 => 1.0,
+            _ => self.weights(temperature, self.vocab_size()).total,
+        };
         (0u32..)
             .zip(&self.logits)
             .map(|(id, &logit)| match temperature {
@@ -148,16 +154,15 @@ impl Distribution {
     pub fn filtered(&self, setting: &Setting) -> Filtered<'_> {
         let temperature = setting.temperature();
         let all = self.vocab_size();
-        let weights = self.weights(temperature);
-        let sum_of = |kept: usize| match kept == all {
-            true => weights.total,
-            false => self.walk(&weights, kept, |_| false).sum,
-        };
-
         let mut kept = match setting.top_k() {
             _ if temperature == 0.0 => 1,
             0 => all,
             top_k => top_k.min(all),
+        };
+        let weights = self.weights(temperature, kept);
+        let sum_of = |kept: usize| match kept == all {
+            true => weights.total,
+            false => self.walk(&weights, kept, |_| false).sum,
         };
         let mut total = sum_of(kept);
         if setting.top_p() < 1.0 {
@@ -239,8 +244,8 @@ impl Distribution {
         }
     }
 
-    /// Returns the weights of all candidates at a temperature.
-    fn weights(&self, temperature: f64) -> Weights<'_> {
+    /// Returns the weights of at least the best `most` candidates at a temperature; at 0 only the best is asked for.
+    fn weights(&self, temperature: f64, most: usize) -> Weights<'_> {
         if temperature == 1.0 {
             return Weights {
                 bins: Cow::Borrowed(&self.weights.bins),
@@ -248,21 +253,15 @@ impl Distribution {
             };
         }
         let mut bins = vec![0.0; self.weights.bins.len()];
-        let total = match temperature {
-            // what equals the best is in its bin
-            0.0 => {
-                bins[0] = self
-                    .logits
-                    .iter()
-                    .map(|&logit| self.weight(logit, 0.0))
-                    .sum();
-                bins[0]
+        let of_bins = self.ranking.bins();
+        let total = if temperature == 0.0 || most < FEW.min(self.vocab_size()) {
+            for id in self.best(most) {
+                bins[usize::from(of_bins[id as usize])] += self.weight(self.logit(id), temperature);
             }
-            _ => {
-                let (isa, max) = (Isa::current(), self.max as f32);
-                let of_bins = self.ranking.bins();
-                vocabulary::weigh(isa, &self.logits, max, temperature, of_bins, &mut bins).weight
-            }
+            bins.iter().sum()
+        } else {
+            let (isa, max) = (Isa::current(), self.max as f32);
+            vocabulary::weigh(isa, &self.logits, max, temperature, of_bins, &mut bins).weight
         };
         Weights {
             temperature,
@@ -278,7 +277,7 @@ struct Weights<'a> {
     temperature: f64,
     /// Together in each bin of the ranking.
     bins: Cow<'a, [f64]>,
-    /// All together.
+    /// Of all that were weighed.
     total: f64,
 }
 
