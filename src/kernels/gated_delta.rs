@@ -5,6 +5,7 @@
 //! and written once, however many tokens there are. What a token gives depends on its row alone.
 #![allow(unsafe_code, reason = "heads of a row are computed by several threads")]
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::math::{self, load_part, store_part};
@@ -121,197 +122,187 @@ pub fn mix(
         lengths.len() == states.len() && inputs.qkv.len() == tokens * sizes.channels(),
         "tokens of all rows"
     );
-    let mut starts = Vec::with_capacity(lengths.len());
-    let mut start = 0;
-    for length in lengths {
-        starts.push(start);
-        start += length;
-    }
-
-    // 1. Convolution, all tokens beside each other
-    let convolved = convolve(isa, sizes, weights, inputs.qkv, lengths, states);
-
-    // 2. Recurrence and norm, head by head
     let mut output = vec![0.0; tokens * sizes.value_dim()];
     let target = Shared::new(&mut output);
-    let recurrent: Vec<Shared<f32>> = states
-        .iter_mut()
-        .map(|state| Shared::new(Arc::make_mut(&mut state.recurrent).as_mut_slice()))
+    let mut first = 0;
+    // rows without a new token stay as they are
+    let rows: Vec<RowStates> = lengths
+        .iter()
+        .zip(states)
+        .filter(|(length, _)| **length > 0)
+        .map(|(&length, state)| {
+            let row = RowStates::new(state, first..first + length);
+            first += length;
+            row
+        })
         .collect();
-    parallel::each(lengths.len() * sizes.value_heads, |part| {
-        let (row, head) = (part / sizes.value_heads, part % sizes.value_heads);
-        let state = head * sizes.head_state()..(head + 1) * sizes.head_state();
-        isa.run(Head {
+    parallel::each(rows.len() * sizes.key_heads, |part| {
+        isa.run(Heads {
             sizes,
             weights,
             inputs,
-            convolved: &convolved,
-            first: starts[row],
-            length: lengths[row],
-            head,
-            // SAFETY: every head of every row is one thread's.
-            state: unsafe { recurrent[row].part(state) },
+            row: &rows[part / sizes.key_heads],
+            key_head: part % sizes.key_heads,
             target: &target,
         });
     });
     output
 }
 
-/// Causal depthwise convolution and SiLU; conv states become the last raw inputs.
-fn convolve(
-    isa: Isa,
-    sizes: &DeltaSizes,
-    weights: &DeltaWeights,
-    qkv: &[f32],
-    lengths: &[usize],
-    states: &mut [&mut DeltaState],
-) -> Vec<f32> {
-    let channels = sizes.channels();
-    let before = sizes.kernel - 1;
-    let mut output = vec![0.0; qkv.len()];
-    // every token with its row's state and its place in the row
-    let mut places = Vec::with_capacity(qkv.len() / channels);
-    for (row, &length) in lengths.iter().enumerate() {
-        places.extend((0..length).map(|index| (row, index)));
-    }
-    let target = Shared::new(&mut output);
-    {
-        let conv: Vec<&[f32]> = states.iter().map(|state| state.conv.as_slice()).collect();
-        parallel::ranges(places.len(), 1 + (1 << 14) / channels, |tokens| {
-            for token in tokens {
-                let (row, index) = places[token];
-                let seen = |tap: usize| match (index + tap).checked_sub(before) {
-                    Some(_) => {
-                        let at = token + tap - before;
-                        &qkv[at * channels..(at + 1) * channels]
-                    }
-                    None => &conv[row][(index + tap) * channels..(index + tap + 1) * channels],
-                };
-                let taps: Vec<&[f32]> = (0..sizes.kernel).map(seen).collect();
-                isa.run(Convolve {
-                    taps: &taps,
-                    weights: &weights.conv,
-                    // SAFETY: every token is one thread's.
-                    output: unsafe { target.part(token * channels..(token + 1) * channels) },
-                });
-            }
+/// The states of a row, for several threads, and its new tokens.
+struct RowStates<'a> {
+    tokens: Range<usize>,
+    conv: Shared<'a, f32>,
+    recurrent: Shared<'a, f32>,
+    /// What the recurrent state was, where a clone still needs it: then `recurrent` is to be copied from it.
+    shared: Option<Arc<Vec<f32>>>,
+}
+
+impl<'a> RowStates<'a> {
+    fn new(state: &'a mut DeltaState, tokens: Range<usize>) -> Self {
+        let is_shared = Arc::get_mut(&mut state.recurrent).is_none();
+        let shared = is_shared.then(|| {
+            let new = Arc::new(vec![0.0; state.recurrent.len()]);
+            std::mem::replace(&mut state.recurrent, new)
         });
-    }
-    let mut end = 0;
-    for (state, &length) in states.iter_mut().zip(lengths) {
-        end += length;
-        let conv = Arc::make_mut(&mut state.conv);
-        let new = length.min(before);
-        conv.copy_within(new * channels.., 0);
-        let kept = (before - new) * channels;
-        conv[kept..].copy_from_slice(&qkv[(end - new) * channels..end * channels]);
-    }
-    output
-}
-
-struct Convolve<'a> {
-    taps: &'a [&'a [f32]],
-    weights: &'a [f32],
-    output: &'a mut [f32],
-}
-
-impl Job for Convolve<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        let channels = self.output.len();
-        for (chunk, output) in self.output.chunks_mut(LANES).enumerate() {
-            let start = chunk * LANES;
-            let mut sum = simd.splat(0.0);
-            for (tap, seen) in self.taps.iter().enumerate() {
-                let end = start + output.len();
-                let weight = &self.weights[tap * channels + start..tap * channels + end];
-                let seen = load_part(simd, &seen[start..end], 0.0);
-                sum = simd.mul_add(seen, load_part(simd, weight, 0.0), sum);
-            }
-            store_part(simd, math::silu(simd, sum), output);
+        Self {
+            tokens,
+            conv: Shared::new(Arc::make_mut(&mut state.conv).as_mut_slice()),
+            recurrent: Shared::new(Arc::make_mut(&mut state.recurrent).as_mut_slice()),
+            shared,
         }
     }
 }
 
-/// One value head of one row over all its new tokens.
-struct Head<'a, 'b> {
+/// One key head of one row over all its new tokens, with the value heads that look at it.
+struct Heads<'a, 'b> {
     sizes: &'a DeltaSizes,
     weights: &'a DeltaWeights,
     inputs: &'a DeltaInputs<'a>,
-    convolved: &'a [f32],
-    /// The row's first token, and how many it has.
-    first: usize,
-    length: usize,
-    head: usize,
-    state: &'a mut [f32],
+    row: &'a RowStates<'b>,
+    key_head: usize,
     target: &'a Shared<'b, f32>,
 }
 
-impl Job for Head<'_, '_> {
+impl Job for Heads<'_, '_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { sizes, weights, .. } = self;
-        let (dim, padded, value_dim) =
-            (sizes.key_head_dim, sizes.padded_key(), sizes.value_head_dim);
-        let key_head = self.head / (sizes.value_heads / sizes.key_heads);
-        let tokens = self.first..self.first + self.length;
+        let sizes = self.sizes;
+        let dim = sizes.key_head_dim;
+        let group = sizes.value_heads / sizes.key_heads;
+        let value_heads = self.key_head * group..(self.key_head + 1) * group;
 
-        // 1. Queries and keys as unit vectors, queries scaled; what a token forgets and learns
-        let mut queries = vec![0.0; self.length * padded];
-        let mut keys = vec![0.0; self.length * padded];
-        let mut gates = Vec::with_capacity(self.length);
-        for (index, token) in tokens.clone().enumerate() {
-            let channels = &self.convolved[token * sizes.channels()..][..sizes.channels()];
-            let place = index * padded..index * padded + dim;
-            let (query, key) = (&mut queries[place.clone()], &mut keys[place]);
-            query.copy_from_slice(&channels[key_head * dim..][..dim]);
-            key.copy_from_slice(&channels[sizes.key_dim() + key_head * dim..][..dim]);
-            let scale = 1.0 / (dim as f32).sqrt();
-            let query_norm = (sum_of_squares(simd, query) + UNIT_EPS).sqrt();
-            query.iter_mut().for_each(|q| *q = *q / query_norm * scale);
-            let key_norm = (sum_of_squares(simd, key) + UNIT_EPS).sqrt();
-            key.iter_mut().for_each(|k| *k /= key_norm);
-            let at = token * sizes.value_heads + self.head;
-            let step = softplus(self.inputs.a[at] + weights.dt_bias[self.head]);
-            let decay = exp(step * weights.neg_a[self.head]);
-            let beta = 1.0 / (1.0 + exp(-self.inputs.b[at]));
-            gates.push((decay, beta));
+        // 1. Convolution; queries and keys as unit vectors, queries scaled
+        let start = self.key_head * dim;
+        let mut queries = self.convolve(simd, start, dim, sizes.padded_key());
+        let mut keys = self.convolve(simd, sizes.key_dim() + start, dim, sizes.padded_key());
+        let scale = 1.0 / (dim as f32).sqrt();
+        for query in queries.chunks_exact_mut(sizes.padded_key()) {
+            let norm = (sum_of_squares(simd, &query[..dim]) + UNIT_EPS).sqrt();
+            query.iter_mut().for_each(|q| *q = *q / norm * scale);
+        }
+        for key in keys.chunks_exact_mut(sizes.padded_key()) {
+            let norm = (sum_of_squares(simd, &key[..dim]) + UNIT_EPS).sqrt();
+            key.iter_mut().for_each(|k| *k /= norm);
         }
 
-        // 2. The rule, sixteen columns of the state at a time
-        let strips = self.state.chunks_exact_mut(padded * LANES);
-        for (strip, state) in strips.enumerate() {
+        // 2. The rule, and then the norm
+        for head in value_heads {
+            self.learn(simd, head, &queries, &keys);
+            self.norm(simd, head);
+        }
+    }
+}
+
+impl Heads<'_, '_> {
+    /// Causal depthwise convolution of some channels and SiLU, `[tokens, padded]`; conv states become the last raw inputs.
+    #[inline(always)]
+    fn convolve<S: Simd>(&self, simd: S, start: usize, width: usize, padded: usize) -> Vec<f32> {
+        let channels = self.sizes.channels();
+        let before = self.sizes.kernel - 1;
+        let tokens = self.row.tokens.clone();
+        let raw = |token: usize| &self.inputs.qkv[token * channels + start..][..width];
+        // SAFETY: these channels are this thread's.
+        let conv = |index: usize| unsafe {
+            let first = index * channels + start;
+            self.row.conv.part(first..first + width)
+        };
+        let mut output = vec![0.0; tokens.len() * padded];
+        for (index, output) in output.chunks_exact_mut(padded).enumerate() {
+            for (chunk, output) in output[..width].chunks_mut(LANES).enumerate() {
+                let place = chunk * LANES..chunk * LANES + output.len();
+                let mut sum = simd.splat(0.0);
+                for tap in 0..=before {
+                    let seen = match (index + tap).checked_sub(before) {
+                        Some(seen) => &raw(tokens.start + seen)[place.clone()],
+                        None => &conv(index + tap)[place.clone()],
+                    };
+                    let weight = &self.weights.conv[tap * channels + start..][place.clone()];
+                    let seen = load_part(simd, seen, 0.0);
+                    sum = simd.mul_add(seen, load_part(simd, weight, 0.0), sum);
+                }
+                store_part(simd, math::silu(simd, sum), output);
+            }
+        }
+        for index in 0..before {
+            let last = match (index + tokens.len()).checked_sub(before) {
+                Some(last) => raw(tokens.start + last),
+                None => &conv(index + tokens.len())[..],
+            };
+            conv(index).copy_from_slice(last);
+        }
+        output
+    }
+
+    /// The rule for one value head, sixteen columns of its state at a time.
+    #[inline(always)]
+    fn learn<S: Simd>(&self, simd: S, head: usize, queries: &[f32], keys: &[f32]) {
+        let sizes = self.sizes;
+        let (padded, value_dim) = (sizes.padded_key(), sizes.value_head_dim);
+        let values = 2 * sizes.key_dim() + head * value_dim;
+        let values = self.convolve(simd, values, value_dim, value_dim);
+        let gates: Vec<(f32, f32)> = (self.row.tokens.clone())
+            .map(|token| {
+                let at = token * sizes.value_heads + head;
+                let step = softplus(self.inputs.a[at] + self.weights.dt_bias[head]);
+                let decay = exp(step * self.weights.neg_a[head]);
+                let beta = 1.0 / (1.0 + exp(-self.inputs.b[at]));
+                (decay, beta)
+            })
+            .collect();
+        let place = head * sizes.head_state()..(head + 1) * sizes.head_state();
+        // SAFETY: every head of every row is one thread's.
+        let state = unsafe { self.row.recurrent.part(place.clone()) };
+        if let Some(shared) = &self.row.shared {
+            state.copy_from_slice(&shared[place]);
+        }
+        for (strip, state) in state.chunks_exact_mut(padded * LANES).enumerate() {
             let start = strip * LANES;
             let width = (value_dim - start).min(LANES);
-            let value_start = 2 * sizes.key_dim() + self.head * value_dim + start;
-            for (index, token) in tokens.clone().enumerate() {
-                let value = &self.convolved[token * sizes.channels() + value_start..][..width];
-                let (decay, beta) = gates[index];
-                let place = index * padded..(index + 1) * padded;
-                let seen = learn(
-                    simd,
-                    state,
-                    (&queries[place.clone()], &keys[place]),
-                    load_part(simd, value, 0.0),
-                    decay,
-                    beta,
-                );
-                let at = token * sizes.value_dim() + self.head * value_dim + start;
+            let tokens = queries.chunks_exact(padded).zip(keys.chunks_exact(padded));
+            for (index, numbers) in tokens.enumerate() {
+                let value = &values[index * value_dim + start..][..width];
+                let value = load_part(simd, value, 0.0);
+                let seen = learn(simd, state, numbers, value, gates[index]);
+                let at = (self.row.tokens.start + index) * sizes.value_dim();
+                let at = at + head * value_dim + start;
                 // SAFETY: these numbers belong to this head.
                 store_part(simd, seen, unsafe { self.target.part(at..at + width) });
             }
         }
+    }
 
-        // 3. Norm first, then the gate
-        for token in tokens {
-            let at = token * sizes.value_dim() + self.head * value_dim;
-            // SAFETY: as above.
+    /// Norm first, then the gate.
+    #[inline(always)]
+    fn norm<S: Simd>(&self, simd: S, head: usize) {
+        let value_dim = self.sizes.value_head_dim;
+        for token in self.row.tokens.clone() {
+            let at = token * self.sizes.value_dim() + head * value_dim;
+            // SAFETY: these numbers belong to this head.
             let output = unsafe { self.target.part(at..at + value_dim) };
-            scale_to_unit_mean(simd, output, &weights.norm, weights.eps);
+            scale_to_unit_mean(simd, output, &self.weights.norm, self.weights.eps);
             let gate = &self.inputs.z[at..at + value_dim];
             for (output, gate) in output.chunks_mut(LANES).zip(gate.chunks(LANES)) {
                 let gate = math::silu(simd, load_part(simd, gate, 0.0));
@@ -328,8 +319,7 @@ fn learn<S: Simd>(
     state: &mut [f32],
     (query, key): (&[f32], &[f32]),
     value: S::F32,
-    decay: f32,
-    beta: f32,
+    (decay, beta): (f32, f32),
 ) -> S::F32 {
     let decay = simd.splat(decay);
     let mut sums = [simd.splat(0.0); CHAINS];
@@ -559,6 +549,14 @@ mod tests {
         assert_eq!(
             both[3 * width..],
             run(3..6, &[3], &mut [DeltaState::new(&SIZES)])
+        );
+        // a row without a new token stays as it is
+        let mut idle = [rows[0].clone(), DeltaState::new(&SIZES)];
+        assert_eq!(run(0..3, &[0, 3], &mut idle), expected[..3 * width]);
+        let [mut idle, _] = idle;
+        assert_eq!(
+            run(3..6, &[3], std::slice::from_mut(&mut idle)),
+            expected[3 * width..]
         );
         // a clone goes its own way, and the first row on as if there were none
         let [first, _] = rows;
