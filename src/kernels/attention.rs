@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use rayon::prelude::*;
+
 use super::math::{self, load_part, store_part};
 use super::norm::scale_to_unit_mean;
 use super::parallel::{self, Shared};
@@ -150,16 +152,18 @@ pub fn mix(
     });
 
     // 2. Keys and values are remembered
-    let mut token = 0;
+    let mut firsts = Vec::with_capacity(lengths.len());
     let mut places = Vec::with_capacity(tokens);
-    for (row, (&length, cache)) in lengths.iter().zip(caches.iter_mut()).enumerate() {
-        for _ in 0..length {
+    for (row, (&length, cache)) in lengths.iter().zip(&*caches).enumerate() {
+        firsts.push(places.len());
+        places.extend((1..=length).map(|new| (row, cache.len + new)));
+    }
+    caches.par_iter_mut().enumerate().for_each(|(row, cache)| {
+        for token in firsts[row]..firsts[row] + lengths[row] {
             let place = token * kv_dim..(token + 1) * kv_dim;
             cache.push(sizes, &keys[place.clone()], &inputs.v[place]);
-            places.push((row, cache.len));
-            token += 1;
         }
-    }
+    });
 
     // 3. Every token looks at its row up to itself; queries of one row and kv head share their passes
     let group = sizes.heads / sizes.kv_heads;

@@ -5,7 +5,7 @@ use super::parallel::{self, Shared};
 use super::simd::{Isa, Job, LANES, Simd};
 
 /// Numbers that a part of the work has at least.
-const LEAST: usize = 1 << 14;
+const LEAST: usize = 1 << 12;
 
 /// Writes `x / sqrt(mean(x²) + eps) · weight` for every row of `xs`, as many numbers as `weight` has.
 ///

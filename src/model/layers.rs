@@ -189,7 +189,9 @@ impl Matrix {
     pub fn logits(&self, xs: &Tensor) -> candle_core::Result<Vec<Logits>> {
         match self {
             Self::Tiled(isa, weights) => {
-                let mut logits = vec![vec![0.0; weights.outputs()]; xs.dim(0)?];
+                let mut logits: Vec<Logits> = (0..xs.dim(0)?)
+                    .map(|_| vec![0.0; weights.outputs()])
+                    .collect();
                 let targets = logits.iter_mut().map(Vec::as_mut_slice).collect();
                 with_numbers([xs], |[xs]| {
                     linear::multiply_into(*isa, xs, weights.inputs(), &[weights], &mut [targets]);

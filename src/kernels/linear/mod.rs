@@ -286,7 +286,11 @@ impl Panels<'_> {
         let last = (first + LANES).min(self.weights.outputs);
         // SAFETY: every panel is one thread's.
         let target = unsafe { self.targets[row].part(first..last) };
-        target.copy_from_slice(&outputs[..last - first]);
+        match <&mut [f32; LANES]>::try_from(&mut *target) {
+            // of a size that the compiler knows: one store
+            Ok(whole) => *whole = *outputs,
+            Err(_) => target.copy_from_slice(&outputs[..last - first]),
+        }
     }
 }
 

@@ -47,7 +47,7 @@ impl Job for Pack<'_> {
         let mut numbers = vec![0.0; rows * padded];
         let target = Shared::new(&mut numbers);
         let bands = match rows * inputs {
-            few if few < 1 << 15 => 1,
+            few if few < 1 << 13 => 1,
             _ => padded.div_ceil(BLOCK),
         };
         parallel::each(count * bands, |part| {
