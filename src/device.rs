@@ -123,19 +123,31 @@ pub fn rows_that_fit(row_bytes: u64, weight_bytes: u64) -> usize {
 }
 
 /// Sets the number of CPU threads of the whole process: `threads`, else what RAYON_NUM_THREADS says, else one a physical
-/// core. Must be called before any thread is started.
+/// core; they share one heap. Must be called before any thread is started.
 ///
 /// It is that variable which is set, because candle asks for it at every matrix product and otherwise counts the cores each
 /// time: a fifth of a small model's run.
 #[allow(unsafe_code, reason = "the environment can only be changed so")]
 pub fn set_threads(threads: Option<u16>) {
     const VARIABLE: &str = "RAYON_NUM_THREADS";
+    share_heap();
     if threads.is_none() && std::env::var_os(VARIABLE).is_some() {
         return;
     }
     let threads = threads.map_or_else(num_cores, usize::from);
     // SAFETY: by contract no other thread runs yet that could read the environment at the same time.
     unsafe { std::env::set_var(VARIABLE, threads.to_string()) };
+}
+
+/// Has all threads take memory from one heap. glibc gives each its own, and what one thread frees the others do not take: the
+/// states of a prompt's rows then stood in memory twice in one run of four, by chance of which thread made them.
+#[allow(unsafe_code, reason = "the allocator has no other interface")]
+fn share_heap() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        // SAFETY: it sets a number of the allocator's. A wish: nothing depends on it.
+        let _ = unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
+    }
 }
 
 /// Physical cores that this process may use; a core's second hardware thread slows matrix products down.
