@@ -194,29 +194,32 @@ impl Job for Heads<'_, '_> {
         let group = sizes.value_heads / sizes.key_heads;
         let value_heads = self.key_head * group..(self.key_head + 1) * group;
 
-        // 1. Convolution; queries and keys as unit vectors, queries scaled
+        // 1. Queries and keys, queries scaled
         let start = self.key_head * dim;
-        let mut queries = self.convolve(simd, start, dim, sizes.padded_key());
-        let mut keys = self.convolve(simd, sizes.key_dim() + start, dim, sizes.padded_key());
-        let scale = 1.0 / (dim as f32).sqrt();
-        for query in queries.chunks_exact_mut(sizes.padded_key()) {
-            let norm = (sum_of_squares(simd, &query[..dim]) + UNIT_EPS).sqrt();
-            query.iter_mut().for_each(|q| *q = *q / norm * scale);
-        }
-        for key in keys.chunks_exact_mut(sizes.padded_key()) {
-            let norm = (sum_of_squares(simd, &key[..dim]) + UNIT_EPS).sqrt();
-            key.iter_mut().for_each(|k| *k /= norm);
-        }
+        let queries = self.units(simd, start, 1.0 / (dim as f32).sqrt());
+        let keys = self.units(simd, sizes.key_dim() + start, 1.0);
 
         // 2. The rule, and then the norm
         for head in value_heads {
-            self.learn(simd, head, &queries, &keys);
+            self.recur(simd, head, &queries, &keys);
             self.norm(simd, head);
         }
     }
 }
 
 impl Heads<'_, '_> {
+    /// The convolved channels of a query or key as vectors of one length, `[tokens, padded]`.
+    #[inline(always)]
+    fn units<S: Simd>(&self, simd: S, start: usize, length: f32) -> Vec<f32> {
+        let (dim, padded) = (self.sizes.key_head_dim, self.sizes.padded_key());
+        let mut vectors = self.convolve(simd, start, dim, padded);
+        for vector in vectors.chunks_exact_mut(padded) {
+            let norm = (sum_of_squares(simd, &vector[..dim]) + UNIT_EPS).sqrt();
+            vector.iter_mut().for_each(|x| *x = *x / norm * length);
+        }
+        vectors
+    }
+
     /// Causal depthwise convolution of some channels and SiLU, `[tokens, padded]`; conv states become the last raw inputs.
     #[inline(always)]
     fn convolve<S: Simd>(&self, simd: S, start: usize, width: usize, padded: usize) -> Vec<f32> {
@@ -258,7 +261,7 @@ impl Heads<'_, '_> {
 
     /// The rule for one value head, sixteen columns of its state at a time.
     #[inline(always)]
-    fn learn<S: Simd>(&self, simd: S, head: usize, queries: &[f32], keys: &[f32]) {
+    fn recur<S: Simd>(&self, simd: S, head: usize, queries: &[f32], keys: &[f32]) {
         let sizes = self.sizes;
         let (padded, value_dim) = (sizes.padded_key(), sizes.value_head_dim);
         let values = 2 * sizes.key_dim() + head * value_dim;
