@@ -130,7 +130,7 @@ pub fn rows_that_fit(row_bytes: u64, weight_bytes: u64) -> usize {
 #[allow(unsafe_code, reason = "the environment can only be changed so")]
 pub fn set_threads(threads: Option<u16>) {
     const VARIABLE: &str = "RAYON_NUM_THREADS";
-    share_heap();
+    tune_heap();
     if threads.is_none() && std::env::var_os(VARIABLE).is_some() {
         return;
     }
@@ -139,14 +139,25 @@ pub fn set_threads(threads: Option<u16>) {
     unsafe { std::env::set_var(VARIABLE, threads.to_string()) };
 }
 
-/// Has all threads take memory from one heap. glibc gives each its own, and what one thread frees the others do not take: the
-/// states of a prompt's rows then stood in memory twice in one run of four, by chance of which thread made them.
+/// Has all threads take memory from one heap, which keeps what they free. glibc gives each its own, and what one thread frees
+/// the others do not take: the states of a prompt's rows then stood in memory twice in one run of four, by chance of which
+/// thread made them. And it gives a step's logits and activations back to the system, which has to clear as many pages for the
+/// next step: a twentieth of a job's time.
 #[allow(unsafe_code, reason = "the allocator has no other interface")]
-fn share_heap() {
+fn tune_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
-        // SAFETY: it sets a number of the allocator's. A wish: nothing depends on it.
-        let _ = unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
+        // only what is larger than any activations is mapped, and given back
+        const MAPPED: libc::c_int = 32 << 20;
+        let wishes = [
+            (libc::M_ARENA_MAX, 1),
+            (libc::M_MMAP_THRESHOLD, MAPPED),
+            (libc::M_TRIM_THRESHOLD, libc::c_int::MAX),
+        ];
+        for (parameter, value) in wishes {
+            // SAFETY: it sets a number of the allocator's. A wish: nothing depends on it.
+            let _ = unsafe { libc::mallopt(parameter, value) };
+        }
     }
 }
 
