@@ -52,6 +52,11 @@ impl<'a, T> Shared<'a, T> {
         }
     }
 
+    /// Returns the number of its elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
     /// Returns a part of it.
     ///
     /// # Safety

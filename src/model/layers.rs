@@ -188,16 +188,9 @@ impl Matrix {
     /// When the computation fails.
     pub fn logits(&self, xs: &Tensor) -> candle_core::Result<Vec<Logits>> {
         match self {
-            Self::Tiled(isa, weights) => {
-                let mut logits: Vec<Logits> = (0..xs.dim(0)?)
-                    .map(|_| vec![0.0; weights.outputs()])
-                    .collect();
-                let targets = logits.iter_mut().map(Vec::as_mut_slice).collect();
-                with_numbers([xs], |[xs]| {
-                    linear::multiply_into(*isa, xs, weights.inputs(), &[weights], &mut [targets]);
-                })?;
-                Ok(logits)
-            }
+            Self::Tiled(isa, weights) => with_numbers([xs], |[xs]| {
+                linear::multiply_rows(*isa, xs, weights.inputs(), weights)
+            }),
             Self::Transposed(weight) => xs.matmul(weight)?.to_dtype(DType::F32)?.to_vec2(),
         }
     }

@@ -16,6 +16,7 @@ mod vectors;
 #[cfg(test)]
 mod tests;
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::lines::Lines;
@@ -197,37 +198,61 @@ fn tile(rows: &[u8], row_bytes: usize, panel: &mut [Line]) {
 /// # Panics
 /// When a matrix has another number of inputs, or `xs` is no whole number of rows.
 pub fn multiply(isa: Isa, xs: &[f32], inputs: usize, weights: &[&Weights]) -> Vec<Vec<f32>> {
-    assert!(xs.len().is_multiple_of(inputs), "whole rows of activations");
     let rows = xs.len() / inputs;
+    // not zeroed: that would be work of one thread, for which the others wait
     let mut results: Vec<Vec<f32>> = weights
         .iter()
-        .map(|weights| vec![0.0; rows * weights.outputs])
+        .map(|weights| Vec::with_capacity(rows * weights.outputs))
         .collect();
-    let mut targets: Vec<Vec<&mut [f32]>> = results
-        .iter_mut()
-        .zip(weights)
-        .map(|(result, weights)| result.chunks_mut(weights.outputs).collect())
-        .collect();
-    multiply_into(isa, xs, inputs, weights, &mut targets);
+    let targets = results.iter_mut().zip(weights).map(|(result, weights)| {
+        let numbers = &mut result.spare_capacity_mut()[..rows * weights.outputs];
+        numbers.chunks_mut(weights.outputs).map(Shared::new)
+    });
+    let targets: Vec<Vec<_>> = targets.map(Iterator::collect).collect();
+    multiply_into(isa, xs, inputs, weights, &targets);
+    for (result, weights) in results.iter_mut().zip(weights) {
+        // SAFETY: it has the capacity, and all of it is written.
+        unsafe { result.set_len(rows * weights.outputs) };
+    }
     results
 }
 
-/// As [`multiply`], writing row `r` of matrix `m` to `targets[m][r]`.
+/// As [`multiply`] with one matrix; returns the `outputs` of each row in a vector of their own.
 ///
 /// # Panics
-/// As [`multiply`], or when a target has another length than its matrix has outputs.
-pub fn multiply_into(
+/// As [`multiply`].
+pub fn multiply_rows(isa: Isa, xs: &[f32], inputs: usize, weights: &Weights) -> Vec<Vec<f32>> {
+    let mut results: Vec<Vec<f32>> = (0..xs.len() / inputs)
+        .map(|_| Vec::with_capacity(weights.outputs))
+        .collect();
+    let targets = results
+        .iter_mut()
+        .map(|row| Shared::new(&mut row.spare_capacity_mut()[..weights.outputs]));
+    multiply_into(isa, xs, inputs, &[weights], &[targets.collect()]);
+    for row in &mut results {
+        // SAFETY: it has the capacity, and all of it is written.
+        unsafe { row.set_len(weights.outputs) };
+    }
+    results
+}
+
+/// Writes the products of row `r` with matrix `m` to `targets[m][r]`, every one.
+///
+/// # Panics
+/// As [`multiply`], or when a matrix has not a target for each row, as long as it has outputs.
+fn multiply_into(
     isa: Isa,
     xs: &[f32],
     inputs: usize,
     weights: &[&Weights],
-    targets: &mut [Vec<&mut [f32]>],
+    targets: &[Vec<Shared<MaybeUninit<f32>>>],
 ) {
+    assert!(xs.len().is_multiple_of(inputs), "whole rows of activations");
     let rows = xs.len() / inputs;
     if rows == 0 {
         return;
     }
-    for (weights, targets) in weights.iter().zip(targets.iter()) {
+    for (weights, targets) in weights.iter().zip(targets) {
         assert_eq!(weights.inputs, inputs, "inputs of a matrix");
         assert!(
             targets.len() == rows && targets.iter().all(|row| row.len() == weights.outputs),
@@ -235,10 +260,6 @@ pub fn multiply_into(
         );
     }
     let activations = Activations::pack(isa, xs, inputs, weights);
-    let targets: Vec<Vec<Shared<f32>>> = targets
-        .iter_mut()
-        .map(|rows| rows.iter_mut().map(|row| Shared::new(row)).collect())
-        .collect();
     // the panels of all matrices, one after the other
     let mut ends = Vec::with_capacity(weights.len());
     let mut num_panels = 0;
@@ -252,7 +273,7 @@ pub fn multiply_into(
         .next_multiple_of(GROUP);
     parallel::ranges(num_panels, least, |panels| {
         let mut start = 0;
-        for ((weights, targets), &end) in weights.iter().zip(&targets).zip(&ends) {
+        for ((weights, targets), &end) in weights.iter().zip(targets).zip(&ends) {
             let part = panels.start.max(start)..panels.end.min(end);
             if part.start < part.end {
                 activations.multiply(&Panels {
@@ -269,7 +290,7 @@ pub fn multiply_into(
 /// Some panels of one matrix, and where their products with all rows go.
 struct Panels<'a> {
     weights: &'a Weights,
-    targets: &'a [Shared<'a, f32>],
+    targets: &'a [Shared<'a, MaybeUninit<f32>>],
     range: Range<usize>,
 }
 
@@ -286,10 +307,12 @@ impl Panels<'_> {
         let last = (first + LANES).min(self.weights.outputs);
         // SAFETY: every panel is one thread's.
         let target = unsafe { self.targets[row].part(first..last) };
-        match <&mut [f32; LANES]>::try_from(&mut *target) {
+        match <&mut [_; LANES]>::try_from(&mut *target) {
             // of a size that the compiler knows: one store
-            Ok(whole) => *whole = *outputs,
-            Err(_) => target.copy_from_slice(&outputs[..last - first]),
+            Ok(whole) => *whole = outputs.map(MaybeUninit::new),
+            Err(_) => {
+                target.write_copy_of_slice(&outputs[..last - first]);
+            }
         }
     }
 }

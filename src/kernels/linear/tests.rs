@@ -80,6 +80,8 @@ fn products_on_vectors_are_the_plain_ones_bit_for_bit_on_every_processor() {
                         isa.name(),
                         weights.format
                     );
+                    let by_row = multiply_rows(isa, &xs, inputs, &weights);
+                    assert!(by_row.concat() == expected, "{} by row", isa.name());
                 }
             }
         }
@@ -144,4 +146,5 @@ fn numbers_that_are_bf16_take_two_bytes() {
 fn no_rows_are_no_work() {
     let (weights, _) = matrices(3, 4).remove(0);
     assert_eq!(multiply(Isa::current(), &[], 4, &[&weights]), [[0f32; 0]]);
+    assert!(multiply_rows(Isa::current(), &[], 4, &weights).is_empty());
 }
