@@ -35,6 +35,8 @@ pub(super) struct Dates(pub(super) Vec<String>);
 /// Never in practice: the delimiters are the default ones.
 pub(super) fn environment(now: Timestamp) -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
+    // errors name what is undefined, in a release too
+    environment.set_debug(true);
     environment.set_syntax(
         SyntaxConfig::builder()
             .trim_blocks(true)
