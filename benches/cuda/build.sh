@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the program with --features cuda, on a machine that needs neither a GPU nor a CUDA toolkit: NVIDIA's compiler comes
-# as Python wheels into a folder under target. Takes ten minutes and more on two cores, most of it candle's kernels.
+# as Python wheels into a folder under target. Takes half an hour and more on two cores, of which `check` is a third.
 #
 #   benches/cuda/build.sh          # checks the types of program and tests, then builds both in release mode
 #   benches/cuda/build.sh check    # checks the types only
