@@ -1,6 +1,7 @@
 //! Matrix products with weights as they are published (bf16, f16 or f32): activations and results are f32.
 //!
-//! Weights are tiled once: a *panel* is sixteen outputs, their inputs interleaved, two a 64-byte line for the 16-bit types.
+//! Weights are tiled once: a *panel* is sixteen outputs, their inputs interleaved, two a 64-byte line for the 16-bit types;
+//! four panels are a *group*, whose lines lie in turn, so that few rows read memory from one end to the other.
 //! `vectors` multiplies them with the instructions that every kernel uses; where the processor has matrix tiles, `tiles`
 //! does so for bf16. In both an output is summed over its inputs in one order, whatever the number of rows and the threads:
 //! the bits of a result depend on its row alone, and on which of the two made it.
@@ -23,7 +24,8 @@ use super::lines::Lines;
 use super::parallel::{self, Shared};
 use super::simd::{Isa, LANES, Line};
 
-/// Panels that are taken through all rows before the next: with their weights a row's activations stay in the cache.
+/// Panels of a group. They are taken through all rows before the next: with their weights a row's activations stay in the
+/// cache.
 const GROUP: usize = 4;
 
 /// Weights that a part of the work has at least, in lines: 64 KiB, far more than handing it to a thread costs.
@@ -61,8 +63,8 @@ impl Weights {
         };
         assert_eq!(bytes.len(), outputs * inputs * size, "bytes of a matrix");
         let row = inputs * size;
-        Self::tiled(format, outputs, inputs, |first, last, panel| {
-            tile(&bytes[first * row..last * row], row, panel);
+        Self::tiled(format, outputs, inputs, |rows, group| {
+            tile(&bytes[rows.start * row..rows.end * row], row, group);
         })
     }
 
@@ -77,32 +79,33 @@ impl Weights {
             true => (Format::Bf16, 2),
             false => (Format::F32, 0),
         };
-        Self::tiled(format, outputs, inputs, |first, last, panel| {
-            let numbers = &numbers[first * inputs..last * inputs];
+        Self::tiled(format, outputs, inputs, |rows, group| {
+            let numbers = &numbers[rows.start * inputs..rows.end * inputs];
             let mut bytes = Vec::with_capacity(4 * numbers.len());
             for number in numbers {
                 bytes.extend_from_slice(&number.to_le_bytes()[skipped..]);
             }
-            tile(&bytes, inputs * (4 - skipped), panel);
+            tile(&bytes, inputs * (4 - skipped), group);
         })
     }
 
-    /// Lets `tile` write the rows from a first to a last into every panel, whose lines are zeros.
+    /// Lets `tile` write some rows into every group, whose lines are zeros.
     fn tiled(
         format: Format,
         outputs: usize,
         inputs: usize,
-        tile: impl Fn(usize, usize, &mut [Line]) + Sync + Send,
+        tile: impl Fn(Range<usize>, &mut [Line]) + Sync + Send,
     ) -> Self {
-        let panel = panel_lines(format, inputs);
-        let mut lines = Lines::zeros(outputs.div_ceil(LANES) * panel);
+        let num_groups = outputs.div_ceil(GROUP * LANES);
+        let length = group_lines(format, inputs);
+        let mut lines = Lines::zeros(num_groups * length);
         let target = Shared::new(&mut lines);
-        parallel::ranges(outputs.div_ceil(LANES), 1, |panels| {
-            for index in panels {
-                // SAFETY: every panel is one thread's.
-                let panel = unsafe { target.part(index * panel..(index + 1) * panel) };
-                let first = index * LANES;
-                tile(first, (first + LANES).min(outputs), panel);
+        parallel::ranges(num_groups, 1, |groups| {
+            for index in groups {
+                // SAFETY: every group is one thread's.
+                let group = unsafe { target.part(index * length..(index + 1) * length) };
+                let first = index * GROUP * LANES;
+                tile(first..(first + GROUP * LANES).min(outputs), group);
             }
         });
         Self {
@@ -133,12 +136,12 @@ impl Weights {
             "a row of the matrix"
         );
         let (panel, lane) = (output / LANES, output % LANES);
-        let lines = &self.lines[panel * self.panel_lines()..(panel + 1) * self.panel_lines()];
+        let lines = &self.group(panel / GROUP)[panel % GROUP..];
         for (input, to) in to.iter_mut().enumerate() {
             *to = match self.format {
-                Format::F32 => f32::from_bits(lines[input].0[lane]),
+                Format::F32 => f32::from_bits(lines[GROUP * input].0[lane]),
                 Format::Bf16 => {
-                    let pair = lines[input / 2].0[lane];
+                    let pair = lines[GROUP * (input / 2)].0[lane];
                     f32::from_bits(if input % 2 == 0 {
                         pair << 16
                     } else {
@@ -146,23 +149,29 @@ impl Weights {
                     })
                 }
                 Format::F16 => {
-                    let pair = lines[input / 2].0[lane];
+                    let pair = lines[GROUP * (input / 2)].0[lane];
                     super::simd::f16(pair >> (16 * (input % 2)) & 0xffff)
                 }
             };
         }
     }
 
-    fn panel_lines(&self) -> usize {
-        panel_lines(self.format, self.inputs)
+    fn num_groups(&self) -> usize {
+        self.outputs.div_ceil(GROUP * LANES)
+    }
+
+    /// Returns the lines of a group: line `i` of its panel `p` is number `GROUP * i + p`.
+    fn group(&self, index: usize) -> &[Line] {
+        let length = group_lines(self.format, self.inputs);
+        &self.lines[index * length..(index + 1) * length]
     }
 }
 
-fn panel_lines(format: Format, inputs: usize) -> usize {
+fn group_lines(format: Format, inputs: usize) -> usize {
     let pairs = inputs.div_ceil(2);
     match format {
-        Format::Bf16 | Format::F16 => pairs,
-        Format::F32 => 2 * pairs,
+        Format::Bf16 | Format::F16 => GROUP * pairs,
+        Format::F32 => 2 * GROUP * pairs,
     }
 }
 
@@ -174,19 +183,22 @@ pub fn is_finite(bytes: &[u8]) -> bool {
         .all(|bytes| u16::from_le_bytes(*bytes) & 0x7c00 != 0x7c00)
 }
 
-/// Interleaves up to sixteen rows of bytes, four at a time: two 16-bit numbers or one of 32 bits.
-fn tile(rows: &[u8], row_bytes: usize, panel: &mut [Line]) {
-    // blocks of a square kibibyte, which stay in the nearest cache
-    for (block, lines) in panel.chunks_mut(LANES).enumerate() {
+/// Interleaves the rows of bytes of a group, four bytes at a time: two 16-bit numbers or one of 32 bits.
+fn tile(rows: &[u8], row_bytes: usize, group: &mut [Line]) {
+    // blocks of 64 bytes of every row, which stay in the nearest cache
+    for (block, lines) in group.chunks_mut(GROUP * LANES).enumerate() {
         let start = block * LANES * 4;
-        for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
-            let row = &row[start.min(row_bytes)..(start + 4 * lines.len()).min(row_bytes)];
+        let end = start + 4 * (lines.len() / GROUP);
+        for (output, row) in rows.chunks_exact(row_bytes).enumerate() {
+            let (panel, lane) = (output / LANES, output % LANES);
+            let row = &row[start.min(row_bytes)..end.min(row_bytes)];
             let (words, odd) = row.as_chunks::<4>();
-            for (line, word) in lines.iter_mut().zip(words) {
-                line.0[lane] = u32::from_le_bytes(*word);
+            for (lines, word) in lines.chunks_exact_mut(GROUP).zip(words) {
+                lines[panel].0[lane] = u32::from_le_bytes(*word);
             }
             if let [low, high] = odd {
-                lines[words.len()].0[lane] = u32::from_le_bytes([*low, *high, 0, 0]);
+                lines[GROUP * words.len() + panel].0[lane] =
+                    u32::from_le_bytes([*low, *high, 0, 0]);
             }
         }
     }
@@ -260,23 +272,23 @@ fn multiply_into(
         );
     }
     let activations = Activations::pack(isa, xs, inputs, weights);
-    // the panels of all matrices, one after the other
+    // the groups of all matrices, one after the other
     let mut ends = Vec::with_capacity(weights.len());
-    let mut num_panels = 0;
+    let mut num_groups = 0;
     for weights in weights {
-        num_panels += weights.outputs.div_ceil(LANES);
-        ends.push(num_panels);
+        num_groups += weights.num_groups();
+        ends.push(num_groups);
     }
-    let panel_lines = weights.iter().map(|weights| weights.panel_lines()).min();
-    let least = LEAST_LINES
-        .div_ceil(panel_lines.unwrap_or(1).max(1))
-        .next_multiple_of(GROUP);
-    parallel::ranges(num_panels, least, |panels| {
+    let lines = weights
+        .iter()
+        .map(|weights| group_lines(weights.format, inputs));
+    let least = LEAST_LINES.div_ceil(lines.min().unwrap_or(1).max(1));
+    parallel::ranges(num_groups, least, |groups| {
         let mut start = 0;
         for ((weights, targets), &end) in weights.iter().zip(targets).zip(&ends) {
-            let part = panels.start.max(start)..panels.end.min(end);
+            let part = groups.start.max(start)..groups.end.min(end);
             if part.start < part.end {
-                activations.multiply(&Panels {
+                activations.multiply(&Groups {
                     weights,
                     targets,
                     range: part.start - start..part.end - start,
@@ -287,25 +299,25 @@ fn multiply_into(
     });
 }
 
-/// Some panels of one matrix, and where their products with all rows go.
-struct Panels<'a> {
+/// Some groups of one matrix, and where their products with all rows go.
+struct Groups<'a> {
     weights: &'a Weights,
     targets: &'a [Shared<'a, MaybeUninit<f32>>],
     range: Range<usize>,
 }
 
-impl Panels<'_> {
-    /// Returns the lines of one panel.
-    fn lines(&self, panel: usize) -> &[Line] {
-        let length = self.weights.panel_lines();
-        &self.weights.lines[panel * length..(panel + 1) * length]
+impl Groups<'_> {
+    /// Returns the panels of a group: the last group may have fewer than [`GROUP`].
+    fn panels(&self, group: usize) -> Range<usize> {
+        let panels = self.weights.outputs.div_ceil(LANES);
+        GROUP * group..panels.min(GROUP * (group + 1))
     }
 
     /// Writes what a panel's outputs are for a row.
     fn write(&self, row: usize, panel: usize, outputs: &[f32; LANES]) {
         let first = panel * LANES;
         let last = (first + LANES).min(self.weights.outputs);
-        // SAFETY: every panel is one thread's.
+        // SAFETY: every group is one thread's.
         let target = unsafe { self.targets[row].part(first..last) };
         match <&mut [_; LANES]>::try_from(&mut *target) {
             // of a size that the compiler knows: one store
@@ -341,14 +353,14 @@ impl Activations {
         }
     }
 
-    fn multiply(&self, panels: &Panels) {
+    fn multiply(&self, groups: &Groups) {
         #[cfg(target_arch = "x86_64")]
-        if let (Some((amx, activations)), Format::Bf16) = (&self.tiles, panels.weights.format) {
-            return tiles::multiply(*amx, activations, panels);
+        if let (Some((amx, activations)), Format::Bf16) = (&self.tiles, groups.weights.format) {
+            return tiles::multiply(*amx, activations, groups);
         }
         let activations = self.vectors.as_ref().expect("packed for these weights");
         self.isa.run(vectors::Products {
-            panels,
+            groups,
             activations,
         });
     }

@@ -2,7 +2,7 @@
 //!
 //! Tiles multiply bf16 and sum in f32. An f32 activation is the sum of three bf16 numbers, to the last bit, so that three
 //! products, exact each, have the precision of one in f32. The 16 lines of a panel that hold 32 inputs are a tile of weights
-//! as they lie. A sum takes 32 inputs at once (even and odd ones apart, then together), the smallest part of the activations
+//! as they lie, each four lines after the one before. A sum takes 32 inputs at once (even and odd ones apart, then together), the smallest part of the activations
 //! first; it is the same whatever the number of rows, whose sums tiles keep apart.
 //!
 //! Subnormal numbers count as 0 here, and an infinite activation gives NaN.
@@ -12,7 +12,7 @@
 use std::arch::asm;
 use std::marker::PhantomData;
 
-use super::{GROUP, Panels};
+use super::{GROUP, Groups};
 use crate::kernels::parallel::{self, Shared};
 use crate::kernels::simd::{Amx, Job, LANES, Line, Simd};
 
@@ -124,54 +124,47 @@ fn split(numbers: &[f32]) -> [Line; PARTS] {
     lines
 }
 
-/// Multiplies some panels with all rows.
-pub(super) fn multiply(amx: Amx, activations: &Activations, panels: &Panels) {
+/// Multiplies some groups with all rows.
+pub(super) fn multiply(amx: Amx, activations: &Activations, groups: &Groups) {
     let shape = activations.shape;
-    let lines = panels.weights.panel_lines();
+    let length = shape.steps * ROWS * GROUP;
     let mut padded = Vec::new();
-    if !lines.is_multiple_of(ROWS) {
-        padded = vec![Line::ZERO; 2 * shape.steps * ROWS];
-    }
     let tiles = Tiles::configure(amx, shape.height);
-    let mut group = panels.range.clone();
-    while group.start < group.end {
-        let end = (group.start + GROUP).min(group.end);
+    for group in groups.range.clone() {
+        let mut weights = groups.weights.group(group);
+        if weights.len() < length {
+            padded.resize(length, Line::ZERO);
+            padded[..weights.len()].copy_from_slice(weights);
+            weights = &padded;
+        }
+        let panels = groups.panels(group);
         for first in (0..shape.tiles).step_by(TOGETHER) {
             let together = shape.together(first);
             let start = shape.steps * shape.step_lines(first);
             let xs = &activations.lines[start..start + shape.steps * shape.step_lines(together)];
-            for panel in (group.start..end).step_by(2) {
-                let pair = [panel, (panel + 1).min(end - 1)];
-                let mut weights = pair.map(|panel| panels.lines(panel));
-                if !padded.is_empty() {
-                    let (one, other) = padded.split_at_mut(shape.steps * ROWS);
-                    one[..lines].copy_from_slice(weights[0]);
-                    other[..lines].copy_from_slice(weights[1]);
-                    weights = [one, other];
-                }
-                let sums = tiles.products(xs, together, weights);
+            for pair in 0..panels.len().div_ceil(2) {
+                let sums = tiles.products(xs, together, weights, pair);
                 for (tile, sums) in sums[..together].iter().enumerate() {
                     let row = (first + tile) * shape.height;
                     let rows = shape.height.min(activations.rows - row);
-                    for (panel, sums) in (panel..end).zip(sums) {
+                    for (panel, sums) in panels.clone().skip(2 * pair).zip(sums) {
                         for (offset, sums) in sums[..rows].iter().enumerate() {
-                            panels.write(row + offset, panel, &sums.0);
+                            groups.write(row + offset, panel, &sums.0);
                         }
                     }
                 }
             }
         }
-        group.start = end;
     }
 }
 
 /// Asks for the tile of weights that comes two steps after the one at `$panel`: what memory needs to answer.
 macro_rules! ahead {
     ($panel:literal) => {
-        ahead!($panel; "0" "64" "128" "192" "256" "320" "384" "448" "512" "576" "640" "704" "768" "832" "896" "960")
+        ahead!($panel; "0" "1" "2" "3" "4" "5" "6" "7" "8" "9" "10" "11" "12" "13" "14" "15")
     };
     ($panel:literal; $($line:literal)*) => {
-        concat!($("prefetcht0 [{", $panel, "} + 2048 + ", $line, "]\n"),*)
+        concat!($("prefetcht0 [{", $panel, "} + 8192 + 256 * ", $line, "]\n"),*)
     };
 }
 
@@ -243,18 +236,27 @@ impl Tiles {
         }
     }
 
-    /// Multiplies one or two tiles of rows, packed, with two panels; returns `[tile][panel][row]`.
-    fn products(&self, xs: &[Line], tiles: usize, weights: [&[Line]; 2]) -> [[[Sums; ROWS]; 2]; 2] {
-        let steps = weights[0].len() / ROWS;
+    /// Multiplies one or two tiles of rows, packed, with the first or second pair of a group's panels; returns
+    /// `[tile][panel][row]`.
+    fn products(
+        &self,
+        xs: &[Line],
+        tiles: usize,
+        weights: &[Line],
+        pair: usize,
+    ) -> [[[Sums; ROWS]; 2]; 2] {
+        let steps = weights.len() / (ROWS * GROUP);
         assert!(
-            weights.iter().all(|panel| panel.len() == steps * ROWS)
+            weights.len() == steps * ROWS * GROUP
                 && xs.len() == steps * PARTS * tiles * self.height
                 && matches!(tiles, 1 | 2)
+                && pair < GROUP / 2
                 && steps > 0,
             "whole tiles"
         );
         let mut sums = [[[Sums([0.0; LANES]); ROWS]; 2]; 2];
-        let (one, two) = (weights[0].as_ptr(), weights[1].as_ptr());
+        let one = weights[2 * pair..].as_ptr();
+        let two = weights[2 * pair + 1..].as_ptr();
         let tile_bytes = self.height * size_of::<Line>();
         macro_rules! products {
             ($($rows:expr),*; $($more:literal)*) => {
@@ -269,11 +271,11 @@ impl Tiles {
                         "2:",
                         ahead!("one"),
                         ahead!("two"),
-                        "tileloadd tmm4, [{one} + {line}]",
-                        "tileloadd tmm5, [{two} + {line}]",
+                        "tileloadd tmm4, [{one} + {turn}]",
+                        "tileloadd tmm5, [{two} + {turn}]",
                         $($rows,)*
-                        "add {one}, 1024",
-                        "add {two}, 1024",
+                        "add {one}, 4096",
+                        "add {two}, 4096",
                         "dec {steps}",
                         "jnz 2b",
                         "tilestored [{sums} + {line}], tmm0",
@@ -286,6 +288,7 @@ impl Tiles {
                         sums = in(reg) sums.as_mut_ptr(),
                         tile = in(reg) tile_bytes,
                         line = in(reg) size_of::<Line>(),
+                        turn = in(reg) GROUP * size_of::<Line>(),
                         out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                         out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                         options(nostack),

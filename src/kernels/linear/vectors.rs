@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use super::{Format, GROUP, Panels};
+use super::{Format, GROUP, Groups};
 use crate::kernels::parallel::{self, Shared};
 use crate::kernels::simd::{Job, LANES, Line, Simd};
 
@@ -69,9 +69,9 @@ impl Job for Pack<'_> {
     }
 }
 
-/// Some panels of one matrix with all rows.
+/// Some groups of one matrix with all rows.
 pub(super) struct Products<'a> {
-    pub(super) panels: &'a Panels<'a>,
+    pub(super) groups: &'a Groups<'a>,
     pub(super) activations: &'a Activations,
 }
 
@@ -80,7 +80,7 @@ impl Job for Products<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        match self.panels.weights.format {
+        match self.groups.weights.format {
             Format::Bf16 => self.all::<S, Bf16>(simd),
             Format::F16 => self.all::<S, F16>(simd),
             Format::F32 => self.all::<S, F32>(simd),
@@ -91,10 +91,8 @@ impl Job for Products<'_> {
 impl Products<'_> {
     #[inline(always)]
     fn all<S: Simd, W: Pairs>(&self, simd: S) {
-        let padded = self.panels.weights.inputs.next_multiple_of(2);
-        let mut group = self.panels.range.clone();
-        while group.start < group.end {
-            let panels = group.start..(group.start + GROUP).min(group.end);
+        let padded = self.groups.weights.inputs.next_multiple_of(2);
+        for group in self.groups.range.clone() {
             let mut row = 0;
             for &(rows, start) in &self.activations.tiles {
                 let xs = &self.activations.numbers[start..start + rows * padded];
@@ -103,7 +101,7 @@ impl Products<'_> {
                         match rows {
                             $($rows => {
                                 if const { contains(S::TILES, $rows) } {
-                                    self.tile::<S, W, $rows>(simd, xs, row, panels.clone());
+                                    self.tile::<S, W, $rows>(simd, xs, row, group);
                                 }
                             })*
                             _ => unreachable!("activations lie in tiles of these sizes"),
@@ -113,22 +111,21 @@ impl Products<'_> {
                 by_rows!(1 2 3 4 5 6 8 10 13 16 20 26);
                 row += rows;
             }
-            group.start = panels.end;
         }
     }
 
-    /// Some panels with the rows of one tile, the first of which is `row`.
+    /// A group with the rows of one tile, the first of which is `row`.
     #[inline(always)]
     fn tile<S: Simd, W: Pairs, const ROWS: usize>(
         &self,
         simd: S,
         xs: &[f32],
         row: usize,
-        panels: Range<usize>,
+        group: usize,
     ) {
-        let whole = panels.len() == GROUP;
-        // few rows leave registers for several panels at once, whose sums do not wait for each other
-        if whole && const { ROWS * GROUP <= S::TILES[0] } {
+        let panels = self.groups.panels(group);
+        // few rows leave registers for all panels at once, whose sums do not wait for each other
+        if panels.len() == GROUP && const { ROWS * GROUP <= S::TILES[0] } {
             self.product::<S, W, ROWS, GROUP>(simd, xs, row, panels);
         } else {
             self.product::<S, W, ROWS, 1>(simd, xs, row, panels);
@@ -144,30 +141,29 @@ impl Products<'_> {
         row: usize,
         panels: Range<usize>,
     ) {
-        let pairs = self.panels.weights.inputs.div_ceil(2);
+        let lines = self.groups.weights.group(panels.start / GROUP);
+        let pairs = self.groups.weights.inputs.div_ceil(2);
         let mut totals = [[[0.0; LANES]; ROWS]; GROUP];
         let mut start = 0;
         while start < pairs {
             let end = (start + BLOCK / 2).min(pairs);
-            let mut first = panels.start;
-            while first < panels.end {
-                let lines: [&[Line]; PANELS] =
-                    std::array::from_fn(|index| self.panels.lines(first + index));
-                let sums = block::<S, W, ROWS, PANELS>(simd, &lines, xs, start..end);
-                let totals = &mut totals[first - panels.start..][..PANELS];
+            let lines = &lines[GROUP * W::LINES * start..GROUP * W::LINES * end];
+            let xs = &xs[2 * ROWS * start..2 * ROWS * end];
+            for first in (0..panels.len()).step_by(PANELS) {
+                let sums = block::<S, W, ROWS, PANELS>(simd, lines, first, xs);
+                let totals = &mut totals[first..first + PANELS];
                 for (row, sums) in sums.into_iter().enumerate() {
                     for (totals, sum) in totals.iter_mut().zip(sums) {
                         let total = &mut totals[row];
                         simd.store(simd.add(simd.load(total), sum), total);
                     }
                 }
-                first += PANELS;
             }
             start = end;
         }
         for (panel, totals) in panels.zip(&totals) {
             for (offset, total) in totals.iter().enumerate() {
-                self.panels.write(row + offset, panel, total);
+                self.groups.write(row + offset, panel, total);
             }
         }
     }
@@ -185,28 +181,32 @@ const fn contains(list: &[usize], number: usize) -> bool {
     false
 }
 
-/// The inner loop: some pairs of inputs of `PANELS` panels with `ROWS` rows, all sums in registers.
+/// The inner loop: some pairs of inputs of `PANELS` panels of a group, from `first` on, with `ROWS` rows, all sums in registers.
 #[inline(always)]
 fn block<S: Simd, W: Pairs, const ROWS: usize, const PANELS: usize>(
     simd: S,
-    panels: &[&[Line]; PANELS],
+    lines: &[Line],
+    first: usize,
     xs: &[f32],
-    pairs: Range<usize>,
 ) -> [[S::F32; PANELS]; ROWS] {
-    /// Lines ahead that are asked for: what memory needs to answer.
+    /// Lines of a panel ahead that are asked for: what memory needs to answer. Of a whole group, which is read as it lies, the
+    /// processor does that itself, and is slowed down by more than a quarter when asked.
     const AHEAD: usize = 24;
+    // known to the compiler where it can be
+    let first = if PANELS == GROUP { 0 } else { first };
     let mut sums = [[simd.splat(0.0); PANELS]; ROWS];
-    let xs = &xs[2 * pairs.start * ROWS..2 * pairs.end * ROWS];
-    let panels = panels.map(|lines| &lines[pairs.start * W::LINES..pairs.end * W::LINES]);
-    for (pair, xs) in xs.chunks_exact(2 * ROWS).enumerate() {
+    let pairs = lines.chunks_exact(GROUP * W::LINES);
+    for (lines, xs) in pairs.zip(xs.chunks_exact(2 * ROWS)) {
         let mut low = [simd.splat(0.0); PANELS];
         let mut high = low;
-        for (panel, lines) in panels.iter().enumerate() {
-            let line = &lines[pair * W::LINES];
-            for next in 0..W::LINES {
-                simd.prefetch(std::ptr::from_ref(line).wrapping_add(AHEAD + next));
+        for panel in 0..PANELS {
+            let lines = &lines[first + panel..];
+            if PANELS < GROUP {
+                for index in 0..W::LINES {
+                    simd.prefetch(lines.as_ptr().wrapping_add(GROUP * (index + AHEAD)));
+                }
             }
-            (low[panel], high[panel]) = W::pair(simd, &lines[pair * W::LINES..]);
+            (low[panel], high[panel]) = W::pair(simd, lines);
         }
         for (row, sums) in sums.iter_mut().enumerate() {
             let x = simd.splat(xs[row]);
@@ -228,6 +228,7 @@ fn block<S: Simd, W: Pairs, const ROWS: usize, const PANELS: usize>(
 trait Pairs {
     /// Lines that hold them.
     const LINES: usize;
+    /// Reads them where the panel's first line, of those of a group, is the first.
     fn pair<S: Simd>(simd: S, lines: &[Line]) -> (S::F32, S::F32);
 }
 
@@ -255,6 +256,6 @@ impl Pairs for F32 {
     const LINES: usize = 2;
     #[inline(always)]
     fn pair<S: Simd>(simd: S, lines: &[Line]) -> (S::F32, S::F32) {
-        (simd.line(&lines[0]), simd.line(&lines[1]))
+        (simd.line(&lines[0]), simd.line(&lines[GROUP]))
     }
 }
