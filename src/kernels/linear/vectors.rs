@@ -189,8 +189,8 @@ fn block<S: Simd, W: Pairs, const ROWS: usize, const PANELS: usize>(
     first: usize,
     xs: &[f32],
 ) -> [[S::F32; PANELS]; ROWS] {
-    /// Lines of a panel ahead that are asked for: what memory needs to answer. Of a whole group, which is read as it lies, the
-    /// processor does that itself, and is slowed down by more than a quarter when asked.
+    /// Lines of a panel ahead that are asked for: what memory needs to answer. Where one or two rows leave nothing to do but to
+    /// wait for it, the processor reads ahead by itself, and is slowed down by a quarter when asked.
     const AHEAD: usize = 24;
     // known to the compiler where it can be
     let first = if PANELS == GROUP { 0 } else { first };
@@ -201,7 +201,7 @@ fn block<S: Simd, W: Pairs, const ROWS: usize, const PANELS: usize>(
         let mut high = low;
         for panel in 0..PANELS {
             let lines = &lines[first + panel..];
-            if PANELS < GROUP {
+            if ROWS > 2 {
                 for index in 0..W::LINES {
                     simd.prefetch(lines.as_ptr().wrapping_add(GROUP * (index + AHEAD)));
                 }
