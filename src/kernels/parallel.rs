@@ -53,7 +53,7 @@ impl<'a, T> Shared<'a, T> {
     }
 
     /// Returns the number of its elements.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.len
     }
 

@@ -63,8 +63,8 @@ impl Weights {
         };
         assert_eq!(bytes.len(), outputs * inputs * size, "bytes of a matrix");
         let row = inputs * size;
-        Self::tiled(format, outputs, inputs, |rows, group| {
-            tile(&bytes[rows.start * row..rows.end * row], row, group);
+        Self::tiled(format, outputs, inputs, |rows, panel| {
+            tile(&bytes[rows.start * row..rows.end * row], row, panel);
         })
     }
 
@@ -79,17 +79,17 @@ impl Weights {
             true => (Format::Bf16, 2),
             false => (Format::F32, 0),
         };
-        Self::tiled(format, outputs, inputs, |rows, group| {
+        Self::tiled(format, outputs, inputs, |rows, panel| {
             let numbers = &numbers[rows.start * inputs..rows.end * inputs];
             let mut bytes = Vec::with_capacity(4 * numbers.len());
             for number in numbers {
                 bytes.extend_from_slice(&number.to_le_bytes()[skipped..]);
             }
-            tile(&bytes, inputs * (4 - skipped), group);
+            tile(&bytes, inputs * (4 - skipped), panel);
         })
     }
 
-    /// Lets `tile` write some rows into every group, whose lines are zeros.
+    /// Lets `tile` write up to sixteen rows into every panel, whose lines are zeros.
     fn tiled(
         format: Format,
         outputs: usize,
@@ -101,11 +101,24 @@ impl Weights {
         let mut lines = Lines::zeros(num_groups * length);
         let target = Shared::new(&mut lines);
         parallel::ranges(num_groups, 1, |groups| {
+            // panel by panel first: memory is fast where few places of it are read or written in turn
+            let mut panels = vec![Line::ZERO; length];
             for index in groups {
+                let first = index * GROUP * LANES;
+                if first + GROUP * LANES > outputs {
+                    panels.fill(Line::ZERO);
+                }
+                for (number, panel) in panels.chunks_exact_mut(length / GROUP).enumerate() {
+                    let first = (first + number * LANES).min(outputs);
+                    tile(first..(first + LANES).min(outputs), panel);
+                }
                 // SAFETY: every group is one thread's.
                 let group = unsafe { target.part(index * length..(index + 1) * length) };
-                let first = index * GROUP * LANES;
-                tile(first..(first + GROUP * LANES).min(outputs), group);
+                for (place, lines) in group.chunks_exact_mut(GROUP).enumerate() {
+                    for (number, line) in lines.iter_mut().enumerate() {
+                        *line = panels[number * (length / GROUP) + place];
+                    }
+                }
             }
         });
         Self {
@@ -183,22 +196,19 @@ pub fn is_finite(bytes: &[u8]) -> bool {
         .all(|bytes| u16::from_le_bytes(*bytes) & 0x7c00 != 0x7c00)
 }
 
-/// Interleaves the rows of bytes of a group, four bytes at a time: two 16-bit numbers or one of 32 bits.
-fn tile(rows: &[u8], row_bytes: usize, group: &mut [Line]) {
-    // blocks of 64 bytes of every row, which stay in the nearest cache
-    for (block, lines) in group.chunks_mut(GROUP * LANES).enumerate() {
+/// Interleaves up to sixteen rows of bytes, four at a time: two 16-bit numbers or one of 32 bits.
+fn tile(rows: &[u8], row_bytes: usize, panel: &mut [Line]) {
+    // blocks of a square kibibyte, which stay in the nearest cache
+    for (block, lines) in panel.chunks_mut(LANES).enumerate() {
         let start = block * LANES * 4;
-        let end = start + 4 * (lines.len() / GROUP);
-        for (output, row) in rows.chunks_exact(row_bytes).enumerate() {
-            let (panel, lane) = (output / LANES, output % LANES);
-            let row = &row[start.min(row_bytes)..end.min(row_bytes)];
+        for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
+            let row = &row[start.min(row_bytes)..(start + 4 * lines.len()).min(row_bytes)];
             let (words, odd) = row.as_chunks::<4>();
-            for (lines, word) in lines.chunks_exact_mut(GROUP).zip(words) {
-                lines[panel].0[lane] = u32::from_le_bytes(*word);
+            for (line, word) in lines.iter_mut().zip(words) {
+                line.0[lane] = u32::from_le_bytes(*word);
             }
             if let [low, high] = odd {
-                lines[GROUP * words.len() + panel].0[lane] =
-                    u32::from_le_bytes([*low, *high, 0, 0]);
+                lines[words.len()].0[lane] = u32::from_le_bytes([*low, *high, 0, 0]);
             }
         }
     }

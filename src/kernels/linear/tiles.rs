@@ -2,8 +2,8 @@
 //!
 //! Tiles multiply bf16 and sum in f32. An f32 activation is the sum of three bf16 numbers, to the last bit, so that three
 //! products, exact each, have the precision of one in f32. The 16 lines of a panel that hold 32 inputs are a tile of weights
-//! as they lie, each four lines after the one before. A sum takes 32 inputs at once (even and odd ones apart, then together), the smallest part of the activations
-//! first; it is the same whatever the number of rows, whose sums tiles keep apart.
+//! as they lie, four lines apart. A sum takes 32 inputs at once (even and odd ones apart, then together), the smallest part
+//! of the activations first; it is the same whatever the number of rows, whose sums tiles keep apart.
 //!
 //! Subnormal numbers count as 0 here, and an infinite activation gives NaN.
 //!
