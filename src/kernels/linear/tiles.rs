@@ -27,6 +27,8 @@ const TOGETHER: usize = 2;
 /// Packed activations that a thread is given at once, in steps.
 const BAND: usize = 8;
 
+const _: () = assert!(GROUP == 4, "the assembly below has its strides");
+
 /// Rows of activations in tiles: for every one or two tiles, for every [`INPUTS`], for every part, each tile's lines.
 pub(super) struct Activations {
     rows: usize,
