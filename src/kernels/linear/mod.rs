@@ -96,7 +96,7 @@ impl Weights {
         inputs: usize,
         tile: impl Fn(Range<usize>, &mut [Line]) + Sync + Send,
     ) -> Self {
-        let num_groups = outputs.div_ceil(GROUP * LANES);
+        let num_groups = num_groups(outputs);
         let length = group_lines(format, inputs);
         let mut lines = Lines::zeros(num_groups * length);
         let target = Shared::new(&mut lines);
@@ -114,11 +114,7 @@ impl Weights {
                 }
                 // SAFETY: every group is one thread's.
                 let group = unsafe { target.part(index * length..(index + 1) * length) };
-                for (place, lines) in group.chunks_exact_mut(GROUP).enumerate() {
-                    for (number, line) in lines.iter_mut().enumerate() {
-                        *line = panels[number * (length / GROUP) + place];
-                    }
-                }
+                take_turns(&panels, group);
             }
         });
         Self {
@@ -169,15 +165,15 @@ impl Weights {
         }
     }
 
-    fn num_groups(&self) -> usize {
-        self.outputs.div_ceil(GROUP * LANES)
-    }
-
     /// Returns the lines of a group: line `i` of its panel `p` is number `GROUP * i + p`.
     fn group(&self, index: usize) -> &[Line] {
         let length = group_lines(self.format, self.inputs);
         &self.lines[index * length..(index + 1) * length]
     }
+}
+
+fn num_groups(outputs: usize) -> usize {
+    outputs.div_ceil(GROUP * LANES)
 }
 
 fn group_lines(format: Format, inputs: usize) -> usize {
@@ -210,6 +206,16 @@ fn tile(rows: &[u8], row_bytes: usize, panel: &mut [Line]) {
             if let [low, high] = odd {
                 lines[words.len()].0[lane] = u32::from_le_bytes([*low, *high, 0, 0]);
             }
+        }
+    }
+}
+
+/// Copies panels that lie one after the other into a group, where their lines lie in turn.
+fn take_turns(panels: &[Line], group: &mut [Line]) {
+    let length = panels.len() / GROUP;
+    for (place, lines) in group.chunks_exact_mut(GROUP).enumerate() {
+        for (number, line) in lines.iter_mut().enumerate() {
+            *line = panels[number * length + place];
         }
     }
 }
@@ -284,16 +290,16 @@ fn multiply_into(
     let activations = Activations::pack(isa, xs, inputs, weights);
     // the groups of all matrices, one after the other
     let mut ends = Vec::with_capacity(weights.len());
-    let mut num_groups = 0;
+    let mut total = 0;
     for weights in weights {
-        num_groups += weights.num_groups();
-        ends.push(num_groups);
+        total += num_groups(weights.outputs);
+        ends.push(total);
     }
     let lines = weights
         .iter()
         .map(|weights| group_lines(weights.format, inputs));
     let least = LEAST_LINES.div_ceil(lines.min().unwrap_or(1).max(1));
-    parallel::ranges(num_groups, least, |groups| {
+    parallel::ranges(total, least, |groups| {
         let mut start = 0;
         for ((weights, targets), &end) in weights.iter().zip(targets).zip(&ends) {
             let part = groups.start.max(start)..groups.end.min(end);
